@@ -1,0 +1,107 @@
+//! Every bound of the engine, each with the reason for its size.
+//!
+//! A bound that is a constant of a format may never change without that format's version. A bound
+//! that is a default can be set in the configuration; its derivation is here all the same. Sums of
+//! memory are written as sums, one line of reason per term. Read `buffers.rs` next.
+
+/// Unit of direct I/O: every position, length and buffer address is a multiple of it. A constant of
+/// the format; 4096 is a multiple of every logical sector size in use.
+pub const DISK_ALIGNMENT: usize = 4096;
+
+/// Bytes a device writes or loses as one: the unit in which a torn write is torn.
+pub const SECTOR: usize = 512;
+
+/// Bytes of a block's header, a batch's header and a segment's header block.
+pub const BLOCK_HEADER: usize = 128;
+/// Bytes of a batch's header.
+pub const BATCH_HEADER: usize = 128;
+/// Bytes of a segment file's header block.
+pub const SEGMENT_HEADER: usize = DISK_ALIGNMENT;
+/// Bytes of one checkpoint copy.
+pub const CHECKPOINT_COPY: usize = DISK_ALIGNMENT;
+
+/// Default for `max_block_bytes`: one durable write of a busy log. 1 MiB amortises a device's
+/// latency (about 1 ms) at well over 500 MB/s and keeps eight in flight within 8 MiB.
+pub const MAX_BLOCK_BYTES: usize = 1 << 20;
+
+/// Default for `max_batch_bytes` (header + stored body): a block must be able to hold it beside its
+/// own header within one padded buffer of `MAX_BLOCK_BYTES`.
+pub const MAX_BATCH_BYTES: usize = MAX_BLOCK_BYTES - BLOCK_HEADER;
+
+/// Default for `max_block_records`.
+pub const MAX_BLOCK_RECORDS: u32 = 262_144;
+
+/// Blocks of one log in flight to the disk.
+pub const WRITE_DEPTH: usize = 8;
+
+/// How far past `durable_end` a write may lie, in bytes; holes in the last so many bytes of a log are
+/// torn, not corrupt. A constant of the format: recovery of old files depends on it.
+pub const WRITE_WINDOW: u64 = 16 << 20;
+
+/// Default for `segment_bytes`.
+pub const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// Default for `batch_timeout_ms`: how long the oldest append of the open block may wait while
+/// earlier blocks are in flight.
+pub const BATCH_TIMEOUT_MS: u64 = 10;
+
+/// Bytes of a frame's header.
+pub const FRAME_HEADER: usize = 32;
+
+/// Largest typed body of a frame; it is read before its CRC is known, so it is small.
+pub const FRAME_BODY: usize = 16_384;
+
+/// Largest payload of any frame: a run of blocks of one padded buffer, or one batch.
+pub const FRAME_PAYLOAD: usize = WRITE_WINDOW as usize;
+
+/// Default credit of a link in records (DESIGN: rate x round trip with room for a 1 MiB block of
+/// 4-byte records).
+pub const INITIAL_CREDIT: u64 = 262_144;
+
+/// Default credit of a link in bytes, as blocks occupy memory: 32 blocks of 1 MiB.
+pub const INITIAL_CREDIT_BYTES: u64 = 32 << 20;
+
+/// Bytes that a link may have handed to its connection and not yet to the socket. More than that is
+/// read from the log again when the socket has room: a slow peer costs this much and no more.
+pub const LINK_QUEUE_BYTES: usize = 8 << 20;
+
+/// Bytes of recent blocks a log keeps in memory for its links, counted as buffers.
+pub const RECENT_BYTES: usize = 8 << 20;
+
+/// Blocks whose header facts (epoch, CRC, position) a log keeps in memory, newest first. A duplicate
+/// of an older block is answered from the position alone. 65,536 x 48 bytes = 3 MiB.
+pub const HELD_BLOCKS: usize = 65_536;
+
+/// Batches a client may have unanswered on one connection.
+pub const CLIENT_IN_FLIGHT: usize = 64;
+
+/// Bytes of appends that one connection may have unanswered; the node reads no further before.
+pub const CONNECTION_APPEND_BYTES: usize = 16 << 20;
+
+/// Reads that one log holds back until there is something to return.
+pub const WAITING_READS: usize = 1024;
+
+/// Appends of one log that are accepted and not yet answered.
+pub const PENDING_APPENDS: usize = 65_536;
+
+/// Members of a set or mesh.
+pub const MAX_NODES: usize = 16;
+
+/// Shards of a cluster.
+pub const MAX_SHARDS: usize = 1024;
+
+/// Leaderships whose first block a log remembers; older ones are read from the segments again.
+pub const EPOCHS_HELD: usize = 1024;
+
+/// Time between two heartbeats of a led log on the control connection.
+pub const HEARTBEAT_MS: u64 = 100;
+
+/// Time without any frame from a peer after which its link counts as disconnected
+/// (`rpc_timeout_ms`, S-167).
+pub const RPC_TIMEOUT_MS: u64 = 5_000;
+
+/// Time between two attempts to connect (`retry_backoff_ms`, S-168).
+pub const RETRY_BACKOFF_MS: u64 = 1_000;
+
+/// How long a starting leader waits for all configured followers before a majority is enough.
+pub const GATHER_MS: u64 = 1_000;

@@ -1,0 +1,2 @@
+//! The write-ahead log of one log on one node.
+pub mod op;

@@ -1,0 +1,101 @@
+//! The registry of codes: what went wrong, whether to retry, and the mend.
+//!
+//! One list for the wire and for operators (H-79). Numbers are never reused. A code says what a
+//! receiver may do next; the numbers that belong to it travel beside it in the frame.
+
+/// What whoever gets a code may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// The same request to the same node may succeed later.
+    Later,
+    /// The same request may succeed at another node or port.
+    Elsewhere,
+    /// The same request will never succeed.
+    Final,
+    /// The request may have taken effect.
+    UnknownOutcome,
+}
+
+macro_rules! codes {
+    ($($name:ident $number:literal $retry:ident $text:literal, $mend:literal;)*) => {
+        /// A code. See the list in the source for number, retry class, meaning and mend.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u16)]
+        pub enum Code {
+            $(#[doc = $text] $name = $number,)*
+        }
+
+        impl Code {
+            /// Every code.
+            pub const ALL: &'static [Code] = &[$(Code::$name,)*];
+
+            /// The code's name.
+            pub fn name(self) -> &'static str {
+                match self { $(Code::$name => stringify!($name),)* }
+            }
+
+            /// What whoever gets it may do.
+            pub fn retry(self) -> Retry {
+                match self { $(Code::$name => Retry::$retry,)* }
+            }
+
+            /// What it means, in a few words.
+            pub fn text(self) -> &'static str {
+                match self { $(Code::$name => $text,)* }
+            }
+
+            /// What mends it.
+            pub fn mend(self) -> &'static str {
+                match self { $(Code::$name => $mend,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    Unsupported 1 Final "the frame's type is not known here", "use a client of this node's version";
+    WrongDirection 2 Final "this side never receives such a frame", "connect to the right port with the right role";
+    BadFrame 3 Final "the frame's CRC or lengths do not fit", "check the network path and the client's version";
+    WrongVersion 4 Final "the protocol versions differ", "upgrade the older side";
+    WrongCluster 5 Final "the peer belongs to another cluster", "correct [cluster] id or the address";
+    WrongNode 6 Final "the peer is not the node it was taken for", "correct the addresses in [[cluster.nodes]]";
+    WrongFingerprint 7 Final "shards, limits or node list differ between the nodes", "give all nodes the same [cluster] and block limits";
+    WrongCore 8 Elsewhere "the shard lives on another port", "connect to the port named beside the code";
+    NotLeader 9 Elsewhere "this node does not lead the log", "send to the leader named beside the code";
+    UnknownLog 10 Final "no such shard or origin here", "use a shard below the cluster's shard count";
+    UnknownLevel 11 Final "the level is none of local, leader, quorum", "name one of the three";
+    BadBatch 12 Final "the batch is malformed", "encode it with this version's client";
+    BadCrc 13 Final "a CRC over the bytes does not fit", "send it again; check memory and network if it repeats";
+    EmptyBatch 14 Final "a batch needs at least one record", "leave it out";
+    TooLarge 15 Final "the batch is above max_batch_bytes", "make smaller batches or raise max_batch_bytes on all nodes";
+    NotReady 16 Later "the log is still opening its epoch or recovering", "retry; see `millrace status` for what it waits for";
+    Overloaded 17 Later "too many appends are waiting", "retry later or lower the rate";
+    LogFailed 18 Elsewhere "the log met a disk error and is closed until restart", "see the node's log, mend the disk, restart the node";
+    NoSpace 19 Later "the disk is full", "free space or set retention";
+    Unknown 20 UnknownOutcome "the outcome is not known: the batch may be in the log once", "read the log to find out";
+    OutOfRange 21 Final "the offset is below the log's start or past its end", "read from between the two offsets beside the code";
+    Timeout 22 Later "nothing to return within the wait", "ask again";
+    StaleEpoch 23 Final "a higher epoch is in force", "adopt the epoch named beside the code";
+    OutOfSync 24 Later "the frame does not continue the log", "send from the block named beside the code";
+    Diverged 25 Final "committed blocks differ between the two nodes", "compare the two logs; nothing is deleted by itself";
+    OverCredit 26 Final "more was sent than the receiver's credit allows", "obey the limits granted";
+    MemoryLost 27 Later "the log's memory was lost and is being rebuilt", "wait until the leader has brought it up";
+    WrongMembers 28 Final "the log was created with another member list", "restore the former [[cluster.nodes]]";
+    Stopping 29 Elsewhere "the node is stopping", "connect again later";
+    Replaced 30 Later "a newer connection of the link took over", "use the newer one";
+}
+
+impl Code {
+    /// The code's number on the wire.
+    pub fn number(self) -> u16 {
+        self as u16
+    }
+
+    /// The code with this number.
+    pub fn from_number(number: u16) -> Option<Code> {
+        Code::ALL
+            .iter()
+            .copied()
+            .find(|code| code.number() == number)
+    }
+}
