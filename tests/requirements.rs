@@ -9,6 +9,9 @@
 //! The checkers take plain text, so that the last tests can feed them one mistake of each kind.
 //! `scripts/requirements` prints the score; `tests/tidy.rs` keeps the rules of the source itself.
 
+#[path = "tidy/lex.rs"]
+mod lex;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -16,18 +19,19 @@ use std::path::Path;
 /// A test that claims more than this proves nothing in particular.
 const IDS_PER_TEST_MAX: usize = 6;
 
-/// The lists that are numbered from 1 without a gap, with their lengths.
-const LISTS: [(&str, u32); 4] = [("S", 187), ("M", 90), ("H", 89), ("R", 91)];
-
-/// The gaps found in the source texts, in their order.
-const GAPS: [&str; 34] = [
-    "D-S1", "D-S2", "D-S3", "D-S4", "D-S5", "D-S6", "D-S7", "D-S8", "D-S9", "D-S10", "D-S11",
-    "D-S12", "D-S13", "D-S14", "D-S15", "D-S16", "D-S17", "D-M1", "D-M2", "D-M3", "D-M4", "D-M5",
-    "D-M6", "D-H1", "D-H2", "D-H3", "D-H4", "D-H5", "D-R1", "D-R2", "D-R3", "D-R4", "D-R5", "D-R6",
+/// What ids begin with and how many there are, in the order of the register. `D-` are the gaps in
+/// the texts of S, M, H and R; each list is numbered from 1 without a gap.
+const LISTS: [(&str, u32); 9] = [
+    ("S-", 187),
+    ("M-", 90),
+    ("H-", 89),
+    ("R-", 91),
+    ("D-S", 17),
+    ("D-M", 6),
+    ("D-H", 5),
+    ("D-R", 6),
+    ("Q-", 32),
 ];
-
-/// The reliability list, numbered like `LISTS` but last in the register.
-const RELIABILITY_COUNT: u32 = 32;
 
 /// Where tests live, relative to the repository root.
 const SOURCE_ROOTS: [&str; 3] = ["src", "tests", "loadgen"];
@@ -84,18 +88,10 @@ fn register_and_tests_agree() {
 
 /// Every id of every list, in the order of the register.
 fn known_ids() -> Vec<String> {
-    let numbered = |list: &str, count: u32| -> Vec<String> {
-        (1..=count)
-            .map(|number| format!("{list}-{number}"))
-            .collect()
-    };
-    let mut ids: Vec<String> = LISTS
+    LISTS
         .iter()
-        .flat_map(|&(list, count)| numbered(list, count))
-        .collect();
-    ids.extend(GAPS.iter().map(ToString::to_string));
-    ids.extend(numbered("Q", RELIABILITY_COUNT));
-    ids
+        .flat_map(|(list, count)| (1..=*count).map(move |number| format!("{list}{number}")))
+        .collect()
 }
 
 /// Reads all `.rs` files below `folder`, build outputs and hidden folders apart, in sorted order.
@@ -362,7 +358,7 @@ fn functions_of(source: &Source) -> Vec<Function> {
     let mut docs = String::new();
     let mut attributes: Vec<String> = Vec::new();
     let mut unfinished = String::new();
-    for line in without_strings(&source.text).lines() {
+    for (line, holds_code) in lines_outside_strings(&source.text) {
         let mut code = std::mem::take(&mut unfinished) + line.trim();
         let stood_attribute = code.starts_with("#[");
         while code.starts_with("#[") {
@@ -380,7 +376,7 @@ fn functions_of(source: &Source) -> Vec<Function> {
             docs.push_str(doc);
             docs.push('\n');
         } else if !code.starts_with("//") {
-            if let Some(name) = function_name(&code) {
+            if let Some(name) = function_name(&code).filter(|_| holds_code) {
                 found.push(Function {
                     path: source.path.clone(),
                     name: name.to_owned(),
@@ -464,97 +460,21 @@ fn is_id(word: &str) -> bool {
     })
 }
 
-/// The text with string literals and block comments blanked, line by line as long as before.
-fn without_strings(text: &str) -> String {
-    let characters: Vec<char> = text.chars().collect();
-    let mut kept = String::with_capacity(text.len());
-    let mut at = 0;
-    while at < characters.len() {
-        let (end, is_blank) = next_token(&characters, at);
-        for &character in &characters[at..end] {
-            kept.push(if is_blank && character != '\n' {
-                ' '
-            } else {
-                character
-            });
-        }
-        at = end;
-    }
-    kept
-}
-
-/// The end of the token that begins at `at`, and whether to blank it.
-fn next_token(characters: &[char], at: usize) -> (usize, bool) {
-    let peek = |ahead: usize| characters.get(at + ahead).copied();
-    match characters[at] {
-        '/' if peek(1) == Some('/') => (find(characters, at, |rest| rest[0] == '\n', 0), false),
-        '/' if peek(1) == Some('*') => (block_comment_end(characters, at), true),
-        '"' => (string_end(characters, at + 1), true),
-        '\'' if peek(1) == Some('\\') => {
-            (find(characters, at + 3, |rest| rest[0] == '\'', 1), true)
-        }
-        '\'' if peek(2) == Some('\'') => (at + 3, true),
-        character if is_word(character) => {
-            let end = find(characters, at, |rest| !is_word(rest[0]), 0);
-            let hashes = characters[end..]
-                .iter()
-                .take_while(|&&one| one == '#')
-                .count();
-            let word: String = characters[at..end].iter().collect();
-            if !matches!(word.as_str(), "r" | "br" | "cr")
-                || characters.get(end + hashes) != Some(&'"')
-            {
-                return (end, false);
-            }
-            let closes = |rest: &[char]| {
-                rest[0] == '"'
-                    && rest.len() > hashes
-                    && rest[1..=hashes].iter().all(|&one| one == '#')
-            };
-            (find(characters, end + hashes + 1, closes, 1 + hashes), true)
-        }
-        _ => (at + 1, false),
-    }
-}
-
-/// The first place from `from` on whose rest `matches`, plus `extra`; else the end of the text.
-fn find(
-    characters: &[char],
-    from: usize,
-    matches: impl Fn(&[char]) -> bool,
-    extra: usize,
-) -> usize {
-    (from..characters.len())
-        .find(|&index| matches(&characters[index..]))
-        .map_or(characters.len(), |index| index + extra)
-}
-
-/// The end of a string whose contents begin at `from`.
-fn string_end(characters: &[char], from: usize) -> usize {
-    let mut at = from;
-    while at < characters.len() {
-        match characters[at] {
-            '"' => return at + 1,
-            '\\' => at += 2,
-            _ => at += 1,
+/// The lines of a text as (line, whether it holds code), without those that a string literal spans.
+fn lines_outside_strings(text: &str) -> impl Iterator<Item = (&str, bool)> {
+    let mut quoted = BTreeSet::new();
+    let mut coded = BTreeSet::new();
+    for token in lex::tokens(text) {
+        if token.kind == lex::Kind::Literal {
+            quoted.extend(token.line + 1..=token.last_line);
+        } else if !token.text.is_empty() {
+            coded.insert(token.line);
         }
     }
-    characters.len()
-}
-
-/// The end of a block comment that begins at `from`; block comments nest.
-fn block_comment_end(characters: &[char], from: usize) -> usize {
-    let mut depth = 0_u32;
-    let mut at = from;
-    while at + 1 < characters.len() {
-        match (characters[at], characters[at + 1]) {
-            ('/', '*') => (depth, at) = (depth + 1, at + 2),
-            ('*', '/') if depth == 1 => return at + 2,
-            ('*', '/') => (depth, at) = (depth - 1, at + 2),
-            _ => at += 1,
-        }
-    }
-    characters.len()
+    (1..)
+        .zip(text.lines())
+        .filter(move |(number, _)| !quoted.contains(number))
+        .map(move |(number, line)| (line, coded.contains(&number)))
 }
 
 // From here on: the checkers must be able to fail, and must stay silent on what is sound.
@@ -599,7 +519,9 @@ fn quoted() {}
 /// The rule of S-2, in a helper that is no test.
 fn helper<'a>(_: &'a str) {}
 /* /// S-2
-#[test] fn commented() {} */
+#[test]
+fn remark() {}
+*/
 "##;
 
 #[test]
@@ -610,165 +532,86 @@ fn sound_register_and_source_pass() {
     );
 }
 
-/// One replacement in the sound register, and the one problem that it must lead to.
+/// Each line replaces the first text by the second and must lead to the problem behind it; `~`
+/// stands for a line's end.
+const MISTAKES_IN_REGISTER: &str = r#"
+[S-2] => [S-3] => S-3: is no id of any list
+[S-2] => [S-1] => S-1: has more than one table
+[S-2] => [S-2 => requirements.toml is no TOML
+~[S-1] => ~x = 1~[S-1] => x: stands outside a table
+[S-2]~says = "b"~partly = "c"~proved = ["tests/a.rs::one"]~ => => S-2: has no table
+says = "a" => says = " " => S-1: `says` is not one line of text
+says = "a" => says = "a\nb" => S-1: `says` is not one line of text
+says = "a" => says = 7 => S-1: `says` is not one line of text
+says = "a"~ => => S-1: has no `says`
+says = "a" => says = "a"~note = "n" => S-1: `note` is no key
+says = "a" => says = "a"~later = "l" => S-1: has not exactly one status but proved and later
+partly = "c" => later = "l" => S-2: has not exactly one status but proved and later
+partly = "c" => partly = "c"~later = "l" => exactly one status but proved and partly and later
+proved = ["tests/a.rs::one"]~[S-2] => [S-2] => S-1: has not exactly one status but none
+"tests/a.rs::one"]~[S-2] => ]~[S-2] => S-1: `proved` is no list of tests
+"tests/a.rs::one"]~[S-2] => 7]~[S-2] => S-1: `proved` is no list of tests
+proved = ["tests/a.rs::one"]~[S-2] => decided = "so"~[S-2] => S-1: `decided` names no place
+"tests/a.rs::one"]~[S-2] => "one"]~[S-2] => S-1: one is not of the form path::name
+"tests/a.rs::one"]~[S-2] => "tests/b.rs::one"]~[S-2] => lies in no file tests/b.rs
+"tests/a.rs::one"]~[S-2] => "tests/a.rs::two"]~[S-2] => S-1: tests/a.rs::two does not exist
+"tests/a.rs::one"]~[S-2] => "tests/a.rs::quoted"]~[S-2] => tests/a.rs::quoted does not exist
+"tests/a.rs::one"]~[S-2] => "tests/a.rs::remark"]~[S-2] => tests/a.rs::remark does not exist
+"tests/a.rs::one"]~[S-2] => "tests/a.rs::helper"]~[S-2] => tests/a.rs::helper has no #[test]
+["tests/a.rs::one"] => ["tests/a.rs::one", "tests/a.rs::one"] => more than once; keep one
+proved = ["tests/a.rs::one"]~[S-2] => later = "l"~[S-2] => tests/a.rs::one: names S-1; add
+"#;
+
+/// The same for the sound source.
+const MISTAKES_IN_SOURCE: &str = r"
+S-1 and S-2 => S-1 => S-2: tests/a.rs::one does not name S-2
+S-1 and S-2 => S-1, S-2, S-3 => tests/a.rs::one: names S-3, which no list has
+S-1 and S-2 => S-1..S-2 S-3 S-4 S-5 D-S1 Q-1 => tests/a.rs::one: names 7 ids, more than 6
+#[test]~ => #[test]~#[ignore = 'slow']~ => S-1: tests/a.rs::one is ignored
+#[test]~ => #[test]~#[ignore]~ => tests/a.rs::one: names ids but is ignored
+#[test]~ => #[test]~~ => S-1: tests/a.rs::one has no #[test]
+#[test]~ => => S-1: tests/a.rs::one has no #[test]
+#[test]~ => #[test]~let x = 1;~ => S-1: tests/a.rs::one has no #[test]
+fn helper => #[test] fn helper => tests/a.rs::helper: names S-2; add
+fn helper => fn one() {}~fn helper => tests/a.rs::one is the name of several functions
+";
+
+/// Applies each mistake to `sound` and asserts that `problems` finds it.
+fn assert_found(mistakes: &str, sound: &str, problems: impl Fn(&str) -> Vec<String>) {
+    for mistake in mistakes.lines().filter(|line| !line.is_empty()) {
+        let parts: Vec<&str> = mistake.split("=>").collect();
+        let [from, to, expected] = parts[..] else {
+            panic!("not of three parts: {mistake}");
+        };
+        let [from, to] = [from, to].map(|part| part.trim().replace('~', "\n"));
+        let unsound = sound.replacen(&from, &to, 1);
+        assert_ne!(unsound, sound, "changes nothing: {mistake}");
+        let found = problems(&unsound);
+        let is_found = found
+            .iter()
+            .any(|problem| problem.contains(expected.trim()));
+        assert!(is_found, "not found: {mistake}\nbut: {found:#?}");
+    }
+}
+
 #[test]
 fn each_mistake_in_the_register_is_found() {
-    let second = "[S-2]\nsays = \"b\"\npartly = \"c\"\nproved = [\"tests/a.rs::one\"]\n";
-    let status = "proved = [\"tests/a.rs::one\"]\n[S-2]";
-    let cases = [
-        ("[S-2]", "[S-3]", "S-3: is no id of any list"),
-        ("[S-2]", "[S-1]", "S-1: has more than one table"),
-        ("[S-2]", "[S-2", "requirements.toml is no TOML"),
-        ("\n[S-1]", "\nx = 1\n[S-1]", "x: stands outside a table"),
-        (second, "", "S-2: has no table"),
-        (
-            "says = \"a\"",
-            "says = \" \"",
-            "S-1: `says` is not one line of text",
-        ),
-        (
-            "says = \"a\"",
-            "says = 7",
-            "S-1: `says` is not one line of text",
-        ),
-        ("says = \"a\"\n", "", "S-1: has no `says`"),
-        (
-            "says = \"a\"",
-            "says = \"a\"\nnote = \"n\"",
-            "S-1: `note` is no key",
-        ),
-        (status, "[S-2]", "S-1: has not exactly one status but none"),
-        (
-            status,
-            "proved = []\n[S-2]",
-            "S-1: `proved` is no list of tests",
-        ),
-        (
-            "says = \"a\"",
-            "says = \"a\"\nlater = \"l\"",
-            "exactly one status but proved and later",
-        ),
-        (
-            "partly = \"c\"",
-            "partly = \"c\"\nlater = \"l\"",
-            "proved and partly and later",
-        ),
-        (
-            status,
-            "decided = \"so it is\"\n[S-2]",
-            "S-1: `decided` names no place",
-        ),
-        (
-            status,
-            "proved = [\"one\"]\n[S-2]",
-            "S-1: one is not of the form path::name",
-        ),
-        (
-            status,
-            "proved = [\"tests/b.rs::one\"]\n[S-2]",
-            "lies in no file tests/b.rs",
-        ),
-        (
-            status,
-            "proved = [\"tests/a.rs::two\"]\n[S-2]",
-            "tests/a.rs::two does not exist",
-        ),
-        (
-            status,
-            "proved = [\"tests/a.rs::quoted\"]\n[S-2]",
-            "tests/a.rs::quoted does not exist",
-        ),
-        (
-            status,
-            "proved = [\"tests/a.rs::helper\"]\n[S-2]",
-            "tests/a.rs::helper has no #[test]",
-        ),
-        (
-            "[\"tests/a.rs::one\"]",
-            "[\"tests/a.rs::one\", \"tests/a.rs::one\"]",
-            "more than once",
-        ),
-        (
-            status,
-            "later = \"l\"\n[S-2]",
-            "tests/a.rs::one: names S-1; add",
-        ),
-    ];
-    for (from, to, expected) in cases {
-        let register = SOUND_REGISTER.replacen(from, to, 1);
-        assert_ne!(
-            register, SOUND_REGISTER,
-            "the case changes nothing: {expected}"
-        );
-        let problems = problems_of(&register, SOUND_SOURCE);
-        assert!(
-            problems.iter().any(|problem| problem.contains(expected)),
-            "expected `{expected}`, found {problems:#?}"
-        );
-    }
-    let swapped = "[S-2]\nsays = \"b\"\nlater = \"l\"\n[S-1]\nsays = \"a\"\nlater = \"l\"\n";
-    let problems = problems_of(swapped, "");
+    assert_found(MISTAKES_IN_REGISTER, SOUND_REGISTER, |register| {
+        problems_of(register, SOUND_SOURCE)
+    });
+    let swapped = "[S-2]\nsays = 'b'\nlater = 'l'\n[S-1]\nsays = 'a'\nlater = 'l'\n";
+    let found = problems_of(swapped, "");
     assert_eq!(
-        problems,
+        found,
         ["S-1: stands out of order; move it behind its predecessor"]
     );
 }
 
-/// One replacement in the sound source, and the one problem that it must lead to.
 #[test]
 fn each_mistake_in_a_source_is_found() {
-    let cases = [
-        (
-            "S-1 and S-2",
-            "S-1",
-            "S-2: tests/a.rs::one does not name S-2",
-        ),
-        (
-            "S-1 and S-2",
-            "S-1, S-2, S-3",
-            "tests/a.rs::one: names S-3, which no list has",
-        ),
-        (
-            "S-1 and",
-            "S-1 S-3 S-4 S-5 D-S1 Q-1",
-            "tests/a.rs::one: names 7 ids, more than 6",
-        ),
-        (
-            "#[test]\n",
-            "#[test]\n#[ignore = \"slow\"]\n",
-            "S-1: tests/a.rs::one is ignored",
-        ),
-        (
-            "#[test]\n",
-            "#[test]\n#[ignore]\n",
-            "tests/a.rs::one: names ids but is ignored",
-        ),
-        (
-            "#[test]\n",
-            "#[test]\n\n",
-            "S-1: tests/a.rs::one has no #[test]",
-        ),
-        ("#[test]\n", "", "S-1: tests/a.rs::one has no #[test]"),
-        (
-            "fn helper",
-            "#[test] fn helper",
-            "tests/a.rs::helper: names S-2; add",
-        ),
-        (
-            "fn helper",
-            "fn one() {}\nfn helper",
-            "one is the name of several functions",
-        ),
-    ];
-    for (from, to, expected) in cases {
-        let source = SOUND_SOURCE.replacen(from, to, 1);
-        assert_ne!(source, SOUND_SOURCE, "the case changes nothing: {expected}");
-        let problems = problems_of(SOUND_REGISTER, &source);
-        assert!(
-            problems.iter().any(|problem| problem.contains(expected)),
-            "expected `{expected}`, found {problems:#?}"
-        );
-    }
+    assert_found(MISTAKES_IN_SOURCE, SOUND_SOURCE, |source| {
+        problems_of(SOUND_REGISTER, source)
+    });
 }
 
 #[test]

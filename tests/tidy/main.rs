@@ -47,13 +47,13 @@ fn no_forbidden_words() {
         let text = fs::read_to_string(root().join(path)).unwrap_or_default();
         rules::words(path, &text)
     });
-    report(problems.collect());
+    report(&problems.collect::<Vec<_>>());
 }
 
 #[test]
 fn the_root_holds_what_it_should() {
     if let Some(tracked) = tracked() {
-        report(rules::layout(&tracked));
+        report(&rules::layout(&tracked));
     }
 }
 
@@ -68,7 +68,7 @@ fn scripts_have_the_run_bit() {
         let metadata = metadata.unwrap_or_else(|error| panic!("{path}: {error}"));
         rules::run_bit(path, metadata.permissions().mode())
     });
-    report(problems.collect());
+    report(&problems.collect::<Vec<_>>());
 }
 
 /// Applies a rule to every Rust file of the tree.
@@ -83,10 +83,10 @@ fn apply(rule: fn(&str, &str) -> Vec<Problem>) {
             problems.extend(rule(&path, &text));
         }
     }
-    report(problems);
+    report(&problems);
 }
 
-fn report(problems: Vec<Problem>) {
+fn report(problems: &[Problem]) {
     let list: Vec<String> = problems.iter().map(Problem::to_string).collect();
     assert!(
         list.is_empty(),

@@ -20,7 +20,7 @@ pub(crate) struct Path<'a> {
 impl<'a> Path<'a> {
     /// The path from the root of its crate when it leads there (`crate`, `super`, `self`), else
     /// nothing. `module` is the module path of the file.
-    pub(crate) fn from_root(&self, module: &[&'a str]) -> Option<Vec<&'a str>> {
+    pub(crate) fn root_path(&self, module: &[&'a str]) -> Option<Vec<&'a str>> {
         let mut base: Vec<&str> = module.iter().chain(&self.scope).copied().collect();
         let mut rest = &self.segments[..];
         match rest.first() {

@@ -393,7 +393,7 @@ fn engine_path<'a>(named: &Path<'a>, file: &'a str) -> Option<Vec<&'a str>> {
         let alone = named.segments.len() == 1 && !named.imported;
         return (!alone).then(|| named.segments[1..].to_vec());
     }
-    named.from_root(&module_path(file.strip_prefix("src/")?))
+    named.root_path(&module_path(file.strip_prefix("src/")?))
 }
 
 /// Lines with code between the braces of the function that the tokens begin with.
@@ -403,13 +403,12 @@ fn body_lines(tokens: &[Token<'_>]) -> usize {
     for (index, token) in tokens.iter().enumerate() {
         match token.text {
             "(" | "[" => nesting += 1,
-            ")" | "]" => nesting -= 1,
+            ")" | "]" | "}" => nesting -= 1,
             ";" if nesting == 0 && open.is_none() => return 0,
             "{" => {
                 open = open.or(Some(index));
                 nesting += 1;
             }
-            "}" => nesting -= 1,
             _ => {}
         }
         let Some(first) = open else { continue };
@@ -432,6 +431,6 @@ fn holds_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         let after = line[at + word.len()..].chars().next();
-        !glued(before) && !(ends_open && glued(after))
+        !(glued(before) || ends_open && glued(after))
     })
 }

@@ -1,0 +1,68 @@
+//! Settings of one shard: what the shell takes from configuration and hands to the core.
+
+use crate::limits;
+use crate::types::{LogId, NodeId};
+use crate::wal::config::Config as WalConfig;
+
+/// Settings of a shard.
+#[derive(Clone, Debug)]
+pub struct ShardConfig {
+    /// This node.
+    pub node: NodeId,
+    /// The member that configuration places as leader: the only one that opens epochs.
+    pub leader: NodeId,
+    /// The WAL's settings, with the log and the members.
+    pub wal: WalConfig,
+    /// Settings of its links.
+    pub link: LinkConfig,
+    /// The operator says that a blank disk here is a new member, not a lost one.
+    pub new_member: bool,
+}
+
+/// Settings of the links of a shard. Times in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkConfig {
+    /// Credit that a receiver grants, in records.
+    pub initial_credit: u64,
+    /// Credit that a receiver grants, in bytes.
+    pub initial_credit_bytes: u64,
+    /// Silence after which a link counts as disconnected.
+    pub rpc_timeout_us: u64,
+    /// Time between two attempts to connect.
+    pub retry_backoff_us: u64,
+    /// Time between two heartbeats.
+    pub heartbeat_us: u64,
+    /// How long a starting leader waits for all members before a majority is enough.
+    pub gather_us: u64,
+}
+
+impl Default for LinkConfig {
+    fn default() -> LinkConfig {
+        LinkConfig {
+            initial_credit: limits::INITIAL_CREDIT,
+            initial_credit_bytes: limits::INITIAL_CREDIT_BYTES,
+            rpc_timeout_us: limits::RPC_TIMEOUT_MS * 1000,
+            retry_backoff_us: limits::RETRY_BACKOFF_MS * 1000,
+            heartbeat_us: limits::HEARTBEAT_MS * 1000,
+            gather_us: limits::GATHER_MS * 1000,
+        }
+    }
+}
+
+impl ShardConfig {
+    /// A set's shard with every setting at its default.
+    pub fn with_defaults(
+        node: NodeId,
+        leader: NodeId,
+        log: LogId,
+        members: Vec<NodeId>,
+    ) -> ShardConfig {
+        ShardConfig {
+            node,
+            leader,
+            wal: WalConfig::with_defaults(log, members),
+            link: LinkConfig::default(),
+            new_member: false,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What a shard says of itself: one struct for the frame, the page and HTTP.
+//!
+//! Plain numbers and closed sets; whoever shows it chooses the words. Positions in blocks are
+//! exclusive, times in microseconds, lags as DESIGN defines them: at the leader, per link.
+
+use crate::types::{BlockNo, Epoch, LogId, NodeId, Offset};
+
+/// What this node is for a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Recovery is reading the log.
+    Recovering,
+    /// Leader by configuration, its epoch not yet open.
+    Opening,
+    /// Leader with an open epoch.
+    Leader,
+    /// Follows.
+    Follower,
+    /// Closed until restart: see `failed`.
+    Failed,
+}
+
+/// Public status of a link (S-34, S-35).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkStatus {
+    /// Blocks flow, or none are left to send.
+    Replicating,
+    /// The next block does not fit the credit granted.
+    WaitingForCredit,
+    /// The receiver or an operator asked for a pause.
+    Paused,
+    /// No connection, or no position known yet.
+    Disconnected,
+}
+
+/// One log on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardStatus {
+    /// Which.
+    pub log: LogId,
+    /// What this node is for it.
+    pub role: Role,
+    /// Its leader, as configured or heard of.
+    pub leader: Option<NodeId>,
+    /// The epoch in force here.
+    pub epoch: Epoch,
+    /// First block kept.
+    pub log_start: BlockNo,
+    /// Committed blocks.
+    pub high_watermark: BlockNo,
+    /// Durable blocks.
+    pub durable_end: BlockNo,
+    /// Blocks held.
+    pub log_end: BlockNo,
+    /// Offset behind the last durable record.
+    pub durable_offset: Offset,
+    /// Offset behind the last committed record.
+    pub committed_offset: Offset,
+    /// Why the log is closed, with the mend; empty if it is not.
+    pub failed: String,
+    /// Counters since start.
+    pub counters: Counters,
+    /// Links that this node leads.
+    pub links: Vec<LinkView>,
+}
+
+/// Counts since the process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Batches accepted from clients.
+    pub appends: u64,
+    /// Blocks sealed here as leader.
+    pub blocks_sealed: u64,
+    /// Blocks admitted here as follower.
+    pub blocks_admitted: u64,
+    /// Blocks or batches refused for a CRC.
+    pub crc_failures: u64,
+    /// Blocks cut off by truncation or as a torn tail.
+    pub blocks_cut: u64,
+    /// Bytes handed to the disk, padding included.
+    pub bytes_written: u64,
+}
+
+/// One link of a log that this node leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkView {
+    /// The follower.
+    pub peer: NodeId,
+    /// Its status.
+    pub status: LinkStatus,
+    /// Why, in a few words.
+    pub cause: String,
+    /// For how long, microseconds.
+    pub since_us: u64,
+    /// Records that it lacks.
+    pub lag_records: u64,
+    /// Bytes of blocks that it lacks, as far as this node knows them.
+    pub lag_bytes: u64,
+    /// Age of the oldest block that it lacks, microseconds; 0 if it lacks none.
+    pub lag_us: u64,
+    /// Records that may still be sent.
+    pub credit_records: u64,
+    /// Bytes that may still be sent.
+    pub credit_bytes: u64,
+    /// First block not sent.
+    pub sent: BlockNo,
+    /// First block not acknowledged.
+    pub matched: BlockNo,
+    /// Replication lag seen, microseconds: block by block, from the tick of its last batch to the ack
+    /// that covers it. p50, p95, p99 since the process started.
+    pub lag_percentiles_us: [u64; 3],
+}
