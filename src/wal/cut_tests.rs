@@ -328,3 +328,26 @@ fn a_spare_is_there_again_after_a_cut() {
     }
     assert_eq!(rig.values().len(), 43);
 }
+
+/// The mutant `erase_first_first` leaves blocks far behind a hole.
+#[test]
+fn a_crash_during_a_long_cut_is_no_damage() {
+    let mut config = config();
+    config.segment_bytes = 8 << 20;
+    config.max_block_bytes = 2 << 20;
+    config.max_batch_bytes = (2 << 20) - 128;
+    let mut rig = Rig::created(config);
+    for number in 0..14 {
+        rig.append_durably(&value(number, (2 << 20) - 8_192));
+    }
+    rig.log.cut(BlockNo(1));
+    rig.drain();
+    let erasing = |rig: &Rig| rig.writes.last().is_some_and(|(_, _, len)| *len == 4096);
+    rig.writes.clear();
+    while !erasing(&rig) || rig.writes.len() < 4 {
+        rig.complete(0);
+    }
+    let rig = rig.restart();
+    assert_eq!(rig.log.state(), State::Open, "{:?}", rig.outputs);
+    assert!(rig.log.log_end() > BlockNo(8));
+}

@@ -3,7 +3,7 @@
 use super::op::{DiskOp, FileName};
 use super::recovery::{Head, Later, Sight, Verdict, judge};
 use super::rig::{Disk, Random, Rig, config};
-use super::{Output, RecoveredMemory, Refusal, State};
+use super::{From, Output, RecoveredMemory, Refusal, State};
 use crate::types::{BlockNo, Epoch, LogId, NodeId, OriginId, ShardId};
 use crate::wire::checkpoint::{self, Memory};
 
@@ -477,5 +477,44 @@ fn every_crash_point_of_a_creation_boots() {
         rig.append_durably(b"x");
         let mut rig = rig.restart();
         assert_eq!(rig.values(), [b"x"]);
+    }
+}
+
+///
+#[test]
+fn a_crash_of_a_follower_with_runs_in_flight_is_torn() {
+    let mut leader = Rig::created(config());
+    for number in 0..80 {
+        leader.append_durably(&value(number, 100 + 97 * (number % 60)));
+        leader.log.note_committed(BlockNo(number as u64 + 1));
+    }
+    let blocks: Vec<_> = (0..80)
+        .map(|block| {
+            let from = From::Block(BlockNo(block));
+            leader.load(from, 1).expect("held").remove(0)
+        })
+        .collect();
+    let expected = leader.values();
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let mut rig = Rig::created(config());
+        for _ in 0..6 {
+            while rig.log.log_end() < BlockNo(80) && random.below(6) > 0 {
+                let next = rig.log.log_end().0 as usize;
+                let end = 80.min(next + 1 + random.below(6));
+                rig.write_run(&blocks[next..end]);
+                for _ in 0..random.below(4) {
+                    if !rig.pending.is_empty() {
+                        let at = random.below(rig.pending.len());
+                        rig.complete(at);
+                    }
+                }
+            }
+            rig.log.note_committed(rig.log.durable_end());
+            let durable = rig.log.durable_end();
+            rig = crash_until_open(rig, &mut random, seed);
+            assert!(rig.log.log_end() >= durable, "seed {seed}");
+            assert!(expected.starts_with(&rig.values()), "seed {seed}");
+        }
     }
 }
