@@ -158,4 +158,9 @@ impl Code {
             .copied()
             .find(|code| code.number() == number)
     }
+
+    /// The code with this name.
+    pub fn from_name(name: &str) -> Option<Code> {
+        Code::ALL.iter().copied().find(|code| code.name() == name)
+    }
 }
