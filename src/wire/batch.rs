@@ -337,3 +337,7 @@ pub fn check(bytes: &[u8]) -> Result<BatchPrefix, BatchError> {
     }
     Ok(prefix)
 }
+
+#[cfg(test)]
+#[path = "batch_tests.rs"]
+pub(super) mod tests;

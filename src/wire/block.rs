@@ -327,3 +327,7 @@ impl<'a> Walk<'a> {
         if same { Ok(()) } else { Err(BlockError::Sums) }
     }
 }
+
+#[cfg(test)]
+#[path = "block_tests.rs"]
+mod tests;
