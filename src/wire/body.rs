@@ -561,3 +561,7 @@ frames! {
         detail_two: u64,
     }
 }
+
+#[cfg(test)]
+#[path = "body_tests.rs"]
+mod tests;

@@ -228,3 +228,7 @@ pub fn read(bytes: &[u8]) -> Option<Checkpoint> {
     };
     checkpoint.is_plausible().then_some(checkpoint)
 }
+
+#[cfg(test)]
+#[path = "checkpoint_tests.rs"]
+mod tests;

@@ -164,3 +164,7 @@ impl Code {
         Code::ALL.iter().copied().find(|code| code.name() == name)
     }
 }
+
+#[cfg(test)]
+#[path = "code_tests.rs"]
+mod tests;

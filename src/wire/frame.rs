@@ -121,3 +121,7 @@ pub fn check(
         Err(FrameError::Crc)
     }
 }
+
+#[cfg(test)]
+#[path = "frame_tests.rs"]
+mod tests;

@@ -288,3 +288,7 @@ impl BatchBuilder {
         self.bytes
     }
 }
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

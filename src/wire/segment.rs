@@ -108,3 +108,7 @@ pub fn base_of(name: &str) -> Option<BlockNo> {
     let all_digits = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
     all_digits.then(|| digits.parse().ok().map(BlockNo))?
 }
+
+#[cfg(test)]
+#[path = "segment_tests.rs"]
+mod tests;
