@@ -2,6 +2,7 @@
 pub mod buffers;
 pub mod faults;
 pub mod limits;
+pub mod replica;
 pub mod shard;
 pub mod types;
 pub mod wal;
