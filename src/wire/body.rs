@@ -356,6 +356,8 @@ frames! {
         promised: Epoch,
         /// Epoch of its last block; 0 if it holds none.
         last_epoch: Epoch,
+        /// `header_crc` of its last block; 0 if it holds none or does not know it.
+        last_crc: u32,
         /// First block it does not hold.
         next: BlockNo,
         /// First block that is not durable.
@@ -369,7 +371,7 @@ frames! {
         /// Credit it grants on this connection.
         limits: CreditLimits,
     }
-    /// Blocks to be written verbatim.
+    /// Blocks to be written verbatim. One of no blocks asks whether `first` continues the log.
     Replicate 0x05 {
         /// Epoch of the sending leader.
         epoch: Epoch,
@@ -377,12 +379,16 @@ frames! {
         first: BlockNo,
         /// Epoch of the block before it; 0 if there is none.
         prev_epoch: Epoch,
+        /// `header_crc` of the block before it; 0 if there is none or the sender does not know it.
+        prev_crc: u32,
         /// The leader's high watermark.
         committed_end: BlockNo,
         /// The leader's log start: what lies below may be trimmed.
         log_start: BlockNo,
         /// Blocks in the payload.
         count: u32,
+        /// Records in the blocks.
+        records: u32,
         /// Bytes of the blocks as padded.
         padded_len: u32,
     }
