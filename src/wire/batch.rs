@@ -245,10 +245,10 @@ pub fn check_from_client(bytes: &[u8]) -> Result<ClientHalf, BatchError> {
     Ok(half)
 }
 
-/// Writes the leader's half and `header_crc` over a header whose client's half is there. Panics if
-/// what it wrote is a batch that every reader refuses: a record count that its kind forbids, an
-/// offset or a tick that is too high.
-pub fn write_leader_half(header: &mut [u8], half: &LeaderHalf) {
+/// Writes the leader's half and `header_crc` over a header whose client's half is there; returns
+/// the CRC. Panics if what it wrote is a batch that every reader refuses: a record count that its
+/// kind forbids, an offset or a tick that is too high.
+pub fn write_leader_half(header: &mut [u8], half: &LeaderHalf) -> u32 {
     put(header, 0, &MAGIC);
     header[4] = VERSION;
     header[5] = half.kind.number();
@@ -264,6 +264,7 @@ pub fn write_leader_half(header: &mut [u8], half: &LeaderHalf) {
     put(header, HEADER_CRC, &crc.to_le_bytes());
     let plausible = check_prefix(&prefix_of(header));
     assert_eq!(plausible, Ok(()), "a batch that no reader takes");
+    crc
 }
 
 /// Reads the prefix of the batch at the start of `bytes` and checks its header (not its body), of

@@ -84,8 +84,8 @@ fn golden_bytes_are_written_and_read() {
     let golden = golden_batch();
     let mut written = from_client(golden_client_half(), &golden[BATCH_HEADER..]);
     assert_eq!(check_from_client(&written), Ok(golden_client_half()));
-    write_leader_half(&mut written, &golden_leader_half());
-    assert_eq!(written, golden);
+    let crc = write_leader_half(&mut written, &golden_leader_half());
+    assert_eq!((crc, &written), (0xf016_0ccd, &golden));
 
     let prefix = check(&golden).expect("a batch");
     let leader = golden_leader_half();
@@ -191,7 +191,7 @@ fn what_no_version_can_be_is_refused() {
     assert_eq!(refused(68, &[0xff; 4]), BatchError::Short);
 }
 
-/// A client's batch holds a record, and zeros where this version has no field.
+/// D-S5: a client's batch holds a record, and zeros where this version has no field.
 #[test]
 fn batches_of_clients_hold_records_and_zeros() {
     let empty = from_client(ClientHalf::default(), b"");

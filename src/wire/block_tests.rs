@@ -139,7 +139,7 @@ fn a_flipped_golden_bit_shows() {
     golden::assert_flips_show(&golden_block(), &golden_header(), |bytes| check(bytes).ok());
 }
 
-/// H-53, H-26: whatever byte of a sealed block changes (header, a batch's header, a client's half,
+/// H-53: whatever byte of a sealed block changes (header, a batch's header, a client's half,
 /// a body, the padding), and wherever it is cut off, it is refused.
 #[test]
 fn damaged_blocks_are_refused() {

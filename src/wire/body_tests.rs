@@ -58,6 +58,7 @@ fn node_bodies() -> Vec<Body> {
         Position {
             promised: E1,
             last_epoch: E2,
+            last_crc: 0x0a0b_0c0d,
             next: B1,
             durable_end: B2,
             committed_end: B3,
@@ -75,9 +76,11 @@ fn block_bodies() -> Vec<Body> {
             epoch: E1,
             first: B1,
             prev_epoch: E2,
+            prev_crc: 0x0a0b_0c0d,
             committed_end: B2,
             log_start: B3,
             count: C,
+            records: 0xf5f6_f7f8,
             padded_len: D,
         }
         .into(),

@@ -59,7 +59,7 @@ fn golden_bytes_are_written_and_read() {
     assert_eq!((header.kind, header.version), (5, 1));
     assert_eq!(header.correlation, 0x7172_7374_7576_7778);
     assert_eq!(header.log, golden_log());
-    assert_eq!((header.body_len, header.payload_len), (40, 0xabc00));
+    assert_eq!((header.body_len, header.payload_len), (48, 0xabc00));
     assert_eq!(body, &golden[FRAME_HEADER..]);
 }
 
@@ -118,7 +118,7 @@ fn unknown_frames_are_skipped_by_length() {
     ] {
         let mut head = head;
         head[at] = with;
-        put(&mut head, 0, &45_u32.to_le_bytes());
+        put(&mut head, 0, &53_u32.to_le_bytes());
         let unknown = sealed(head, &golden[FRAME_HEADER..]);
         let stream = [&unknown[..], b"bytes", &golden].concat();
 

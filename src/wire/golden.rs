@@ -1,8 +1,9 @@
 //! Helpers of the format tests: golden bytes, layout tables and damage.
 //!
-//! Golden bytes lie as hex under `tests/data/wire`, one field a line with its offset, size and name;
-//! `00*14` stands for fourteen zeros. They were not made by the code that they test. The same lines
-//! are compared with the layout in the module doc of the format, so the doc is held to the bytes.
+//! Golden bytes lie as hex under `tests/data/wire`, one field a line with its offset, size and
+//! name; `00*14` stands for fourteen zeros. They were not made by the code that they test. The same
+//! lines are compared with the layout in the module doc of the format, so the doc is held to the
+//! bytes.
 //!
 //! A format changes only together with its golden bytes and its version.
 

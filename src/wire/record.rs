@@ -19,7 +19,8 @@ use super::bytes::{put, u16_at, u32_at, u64_at};
 use crate::limits::{BATCH_HEADER, BLOCK_HEADER, WRITE_WINDOW};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-const HEADER: usize = 20;
+/// Bytes of a record before its key.
+pub const HEADER: usize = 20;
 
 /// Bytes that a key, a label's name or a label's value may have, and labels that a record may have.
 pub const FIELD_MAX: usize = u16::MAX as usize;
@@ -180,6 +181,15 @@ impl BatchBuilder {
             bytes: vec![0; BATCH_HEADER],
             half: ClientHalf::default(),
         }
+    }
+
+    /// An empty batch with room for `bytes` bytes, header included: it is never moved up to there.
+    pub fn with_capacity(bytes: usize) -> BatchBuilder {
+        let mut builder = BatchBuilder::new();
+        builder
+            .bytes
+            .reserve_exact(bytes.saturating_sub(BATCH_HEADER));
+        builder
     }
 
     /// Names the producer and the number of the batch's first record in the producer's own count.
