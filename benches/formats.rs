@@ -1,10 +1,11 @@
-//! What the formats cost: the one pass that a follower makes over a block, and the client's encoding.
+//! What the formats cost: the one pass that a follower makes over a block, and the client's
+//! encoding.
 //!
-//! Run with `cargo bench --bench formats`. Throughput is in bytes of block or batch, on one core, from
-//! memory that is in the cache or not as the sizes say. The check is what stands between a leader's
-//! memory and a follower's disk (H-52), so its rate bounds replication on a core.
+//! Run with `cargo bench --bench formats`. Throughput is in bytes of block or batch, on one core,
+//! from memory that is in the cache or not as the sizes say. The check is what stands between a
+//! leader's memory and a follower's disk (H-52), so its rate bounds replication on a core.
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, Throughput};
 use millrace::limits::{BATCH_HEADER, BLOCK_HEADER};
 use millrace::types::{Epoch, LogId, Offset, Tick};
 use millrace::wire::batch::{self, Kind, LeaderHalf};
@@ -93,5 +94,9 @@ fn encode_batch(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(formats, check_block, encode_batch);
-criterion_main!(formats);
+/// The macro makes a public function without a document.
+#[allow(missing_docs)]
+mod group {
+    criterion::criterion_group!(formats, super::check_block, super::encode_batch);
+}
+criterion::criterion_main!(group::formats);

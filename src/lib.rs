@@ -28,7 +28,8 @@
 //!   them at multiples of 4096 and writes the run with one disk operation.
 //! * The leader keeps blocks in memory only while they are in flight or recent; a link that falls
 //!   behind reads them from the log's files, in the same frames.
-//! * Runs that arrive while a follower cuts its log wait in the shard, bounded by the link's credit.
+//! * Runs that arrive while a follower cuts its log wait in the shard, bounded by the link's
+//!   credit.
 //! * A read that meets damage on the disk closes the log until restart: what a log holds must never
 //!   be served on trust.
 

@@ -1,12 +1,12 @@
 //! The composition of one log: its WAL, its part in replication, its clients.
 //!
 //! Production and the simulator run this very code up to the last system call. The shell calls
-//! [`Shard::handle`] with what happened, then [`Shard::poll_action`] until it returns none, and calls
-//! again with [`Event::Timer`] when [`Shard::poll_timeout`] is due. No callbacks, no clock, no I/O:
-//! time is a parameter, payload bytes stay in the shell's buffers (see `buffers.rs`). Every decision
-//! belongs to a leaf: how bytes become durable to `wal`, who may lead and what may be admitted to
-//! `replica`. Here their outputs are carried to one another: read [`Shard::pump`] first, then
-//! `shard/clients.rs` for appends and reads and `shard/links.rs` for runs of blocks.
+//! [`Shard::handle`] with what happened, then [`Shard::poll_action`] until it returns none, and
+//! calls again with [`Event::Timer`] when [`Shard::poll_timeout`] is due. No callbacks, no clock,
+//! no I/O: time is a parameter, payload bytes stay in the shell's buffers (see `buffers.rs`). Every
+//! decision belongs to a leaf: how bytes become durable to `wal`, who may lead and what may be
+//! admitted to `replica`. Here their outputs are carried to one another: read [`Shard::pump`]
+//! first, then `shard/clients.rs` for appends and reads and `shard/links.rs` for runs of blocks.
 
 mod clients;
 pub mod config;
@@ -210,8 +210,9 @@ impl Shard {
         }
     }
 
-    /// Carries the leaves' outputs to one another until none has anything more to say. Appends of one
-    /// round of events meet in one open block, because sealing is decided here and not per append.
+    /// Carries the leaves' outputs to one another until none has anything more to say. Appends of
+    /// one round of events meet in one open block, because sealing is decided here and not per
+    /// append.
     fn pump(&mut self, now: Time, buffers: &mut dyn Buffers) {
         loop {
             let mut quiet = true;

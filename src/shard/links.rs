@@ -1,9 +1,9 @@
 //! Runs of blocks between this shard and its peers: from the log to a connection, and back.
 //!
-//! `replica` decides what may go and what may come in; the bytes are loaded from the log, or checked
-//! and written to it, here. The one place where a received byte is verified before it reaches the
-//! disk is [`Shard::on_run`]: header and chain were admitted by `replica`, the batches' CRCs and the
-//! padding are checked now, and only then is anything cut or written (H-88).
+//! `replica` decides what may go and what may come in; the bytes are loaded from the log, or
+//! checked and written to it, here. The one place where a received byte is verified before it
+//! reaches the disk is [`Shard::on_run`]: header and chain were admitted by `replica`, the batches'
+//! CRCs and the padding are checked now, and only then is anything cut or written (H-88).
 
 use super::{Action, Part, Purpose, Shard, View};
 use crate::buffers::Buffers;

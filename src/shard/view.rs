@@ -1,8 +1,8 @@
 //! The log as `replica` sees it: header facts of the WAL, and the run that waits behind a cut.
 //!
-//! A view shows the log as it will be once everything asked of it has happened. The WAL shows a cut at
-//! once; a run that was admitted together with the cut can only be written after it, so until then
-//! its headers are laid over the log's end here.
+//! A view shows the log as it will be once everything asked of it has happened. The WAL shows a cut
+//! at once; a run that was admitted together with the cut can only be written after it, so until
+//! then its headers are laid over the log's end here.
 
 use crate::replica::LogView;
 use crate::types::{BlockNo, Epoch, Offset};

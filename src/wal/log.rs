@@ -1,9 +1,9 @@
 //! The log: appends and runs of blocks become durable blocks in segment files.
 //!
 //! Calls in, operations and outputs out; see `wal.rs` for the contract. After any call that took
-//! `&mut self` the caller polls outputs and operations until there are none. Calls that need a buffer
-//! and get none wait: the next poll tries again. Read `recovery.rs` for the start, `op.rs` for the
-//! disk.
+//! `&mut self` the caller polls outputs and operations until there are none. Calls that need a
+//! buffer and get none wait: the next poll tries again. Read `recovery.rs` for the start, `op.rs`
+//! for the disk.
 
 use super::config::Config;
 use super::op::{DiskOp, DiskResult, FileEntry};
@@ -148,14 +148,15 @@ impl Log {
         None
     }
 
-    /// Writes the first checkpoint of a blank log: members from the configuration, and what is to be
-    /// believed of its past. Appends and runs may follow at once; none is written before it is saved.
+    /// Writes the first checkpoint of a blank log: members from the configuration, and what is to
+    /// be believed of its past. Appends and runs may follow at once; none is written before it is
+    /// saved.
     pub fn create(&mut self, _memory: Memory) -> SaveId {
         SaveId(0)
     }
 
-    /// As leader: takes the batch in the first `len` bytes of `from` into the open block. The caller has
-    /// checked it (`half` is what it found) and keeps its buffer.
+    /// As leader: takes the batch in the first `len` bytes of `from` into the open block. The
+    /// caller has checked it (`half` is what it found) and keeps its buffer.
     pub fn append(
         &mut self,
         _now: Time,
@@ -179,16 +180,17 @@ impl Log {
         Err(AppendRefusal::Closed)
     }
 
-    /// As leader: seals the open block if a rule of the write path says so. To be called after every
-    /// round of events. The block's `committed_end` is what `note_committed` said last.
+    /// As leader: seals the open block if a rule of the write path says so. To be called after
+    /// every round of events. The block's `committed_end` is what `note_committed` said last.
     pub fn seal_if_due(&mut self, _now: Time, _buffers: &mut dyn Buffers) {}
 
     /// Drops the open block: its batches are nowhere. For a leader that is fenced.
     pub fn discard_open(&mut self) {}
 
-    /// As follower: writes `blocks` verbatim at the log end. They lie one behind the other in `buffer`,
-    /// each padded, from its start on, and are verified and admitted. The buffer is the log's from now
-    /// on. Runs beyond the depth or window queue inside; the link's credit bounds them.
+    /// As follower: writes `blocks` verbatim at the log end. They lie one behind the other in
+    /// `buffer`, each padded, from its start on, and are verified and admitted. The buffer is the
+    /// log's from now on. Runs beyond the depth or window queue inside; the link's credit bounds
+    /// them.
     pub fn write_run(&mut self, _buffer: BufferId, _blocks: &[BlockHeader], _b: &dyn Buffers) {}
 
     /// Whether a write of so many bytes could go to the disk now.
@@ -202,7 +204,8 @@ impl Log {
     /// Takes away whole segments below `to`, as far as they are durable and committed.
     pub fn trim(&mut self, _to: BlockNo) {}
 
-    /// Changes the checkpoint: both copies, one after the other. Changes made meanwhile share a write.
+    /// Changes the checkpoint: both copies, one after the other. Changes made meanwhile share a
+    /// write.
     pub fn save(&mut self, change: impl FnOnce(&mut Checkpoint)) -> SaveId {
         change(&mut self.checkpoint);
         SaveId(0)
@@ -211,14 +214,14 @@ impl Log {
     /// Blocks below `end` are committed: never cut from now on, and a hint for recovery.
     pub fn note_committed(&mut self, _end: BlockNo) {}
 
-    /// Finds consecutive blocks below `end`, at least one and, beyond that, no more than `max_bytes` as
-    /// they lie on the disk.
+    /// Finds consecutive blocks below `end`, at least one and, beyond that, no more than
+    /// `max_bytes` as they lie on the disk.
     pub fn load(&mut self, _request: u64, _from: From, _end: BlockNo, _max_bytes: usize) -> Load {
         Load::NotHeld
     }
 
-    /// Finds the first batch below `end` that holds a record as late as `timestamp`; `Output::Found`
-    /// follows.
+    /// Finds the first batch below `end` that holds a record as late as `timestamp`;
+    /// `Output::Found` follows.
     pub fn find(&mut self, _request: u64, _timestamp: u64, _end: BlockNo) {}
 
     /// Stops cleanly: `Stopped` follows. Appends are refused from now on.
