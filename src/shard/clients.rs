@@ -88,6 +88,33 @@ impl Shard {
         }
     }
 
+    /// What a leader checks before it accepts a batch, cheapest first.
+    fn check_append(&self, bytes: &[u8]) -> Result<ClientHalf, (Code, [u64; 2])> {
+        if let Some(refusal) = self.append_refusal() {
+            return Err(refusal);
+        }
+        if self.pending.len() + self.clients.appends.len() >= PENDING_APPENDS {
+            return Err((Code::Overloaded, [PENDING_APPENDS as u64, 0]));
+        }
+        let (max, max_records) = (
+            self.config.wal.max_batch_bytes,
+            self.config.wal.max_block_records,
+        );
+        if bytes.len() > max {
+            return Err((Code::TooLarge, [bytes.len() as u64, max as u64]));
+        }
+        let half = batch::check_from_client(bytes).map_err(|error| match error {
+            BatchError::ClientCrc | BatchError::HeaderCrc => (Code::BadCrc, [0; 2]),
+            BatchError::RecordCount => (Code::EmptyBatch, [0; 2]),
+            _ => (Code::BadBatch, [0; 2]),
+        })?;
+        if half.record_count > max_records {
+            let detail = [u64::from(half.record_count), u64::from(max_records)];
+            return Err((Code::TooLarge, detail));
+        }
+        Ok(half)
+    }
+
     pub(super) fn on_append(
         &mut self,
         now: Time,
@@ -97,43 +124,26 @@ impl Shard {
     ) {
         let (request, level, timeout_ms) = append;
         let (buffer, len) = batch;
-        let max = self.config.wal.max_batch_bytes;
-        let refusal = self
-            .append_refusal()
-            .or_else(|| (len > max).then_some((Code::TooLarge, [len as u64, max as u64])));
-        let waiting = self.pending.len() + self.clients.appends.len();
-        let overloaded = (waiting >= PENDING_APPENDS).then_some((Code::Overloaded, [0; 2]));
-        let refusal = refusal.or(overloaded);
-        if let Some((code, detail)) = refusal {
-            self.reply_error(request, code, detail);
-            self.release(buffer);
-            return;
-        }
-        let half = match batch::check_from_client(&buffers.bytes(buffer)[..len]) {
-            Ok(half) => half,
-            Err(error) => {
-                let code = match error {
-                    BatchError::ClientCrc | BatchError::HeaderCrc => Code::BadCrc,
-                    BatchError::RecordCount => Code::EmptyBatch,
-                    _ => Code::BadBatch,
-                };
+        match self.check_append(&buffers.bytes(buffer)[..len]) {
+            Err((code, detail)) => {
                 self.counters.crc_failures += u64::from(code == Code::BadCrc);
-                self.reply_error(request, code, [0; 2]);
+                self.reply_error(request, code, detail);
                 self.release(buffer);
-                return;
             }
-        };
-        let deadline = now.plus_us(u64::from(timeout_ms) * 1000);
-        let waiting = WaitingAppend {
-            request,
-            level,
-            deadline,
-            buffer,
-            len,
-            half,
-        };
-        if !self.clients.appends.is_empty() || !self.try_append(now, waiting, buffers) {
-            self.clients.appends.push_back(waiting);
+            Ok(half) => {
+                let deadline = now.plus_us(u64::from(timeout_ms) * 1000);
+                let append = WaitingAppend {
+                    request,
+                    level,
+                    deadline,
+                    buffer,
+                    len,
+                    half,
+                };
+                if !self.clients.appends.is_empty() || !self.try_append(now, append, buffers) {
+                    self.clients.appends.push_back(append);
+                }
+            }
         }
     }
 
