@@ -224,7 +224,7 @@ async fn handle(
 /// Count and padded bytes of the run of blocks that a frame carries.
 fn run_of(body: &Body) -> Option<(u32, usize)> {
     match body {
-        Body::Replicate(body) => Some((body.count, body.padded_len as usize)),
+        Body::Replicate(body) if body.count > 0 => Some((body.count, body.padded_len as usize)),
         Body::FetchOk(body) if body.count > 0 => Some((body.count, body.padded_len as usize)),
         _ => None,
     }

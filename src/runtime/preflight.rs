@@ -90,25 +90,40 @@ pub fn cpus(config: &Config) -> Result<(Vec<usize>, Vec<usize>), ConfigError> {
 
 /// Whether the data directory can be made, written and read with direct I/O.
 pub fn data_directory(path: &Path) -> Result<(), ConfigError> {
-    let fail = |error: io::Error, rule: &str, mend: &str| {
-        let value = format!("{} ({error})", path.display());
-        ConfigError::new("node.data_dir", value, rule, mend)
-    };
     create_directory(path).map_err(|error| {
-        let rule = "must be a directory that this user can write";
-        fail(error, rule, "create it, or correct its owner")
+        let mend = "create it, or correct its owner";
+        refused_directory(
+            path,
+            &error,
+            "must be a directory that this user can write",
+            mend,
+        )
     })?;
-    direct_io(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::EINVAL | libc::EOPNOTSUPP) => {
-            let rule = "its file system must support O_DIRECT";
-            fail(error, rule, "use a directory on ext4 or xfs")
-        }
-        Some(libc::ENOSPC | libc::EDQUOT) => fail(error, "must have space left", "free some space"),
-        _ => {
-            let rule = "must be a directory that this user can write";
-            fail(error, rule, "correct its owner or its mount options")
-        }
+    existing_directory(path)
+}
+
+/// Whether a directory can be written and read with direct I/O. Leaves nothing in it.
+pub fn existing_directory(path: &Path) -> Result<(), ConfigError> {
+    direct_io(path).map_err(|error| {
+        let (rule, mend) = match error.raw_os_error() {
+            Some(libc::EINVAL | libc::EOPNOTSUPP) => (
+                "its file system must support O_DIRECT",
+                "use a directory on ext4 or xfs",
+            ),
+            Some(libc::ENOSPC | libc::EDQUOT) => ("must have space left", "free some space"),
+            Some(libc::ENOENT) => ("must exist", "create it, or correct the path"),
+            _ => (
+                "must be a directory that this user can write",
+                "correct its owner or its mount options",
+            ),
+        };
+        refused_directory(path, &error, rule, mend)
     })
+}
+
+fn refused_directory(path: &Path, error: &io::Error, rule: &str, mend: &str) -> ConfigError {
+    let value = format!("{} ({error})", path.display());
+    ConfigError::new("node.data_dir", value, rule, mend)
 }
 
 /// Writes and reads one aligned block of a file without a name.
