@@ -11,6 +11,7 @@ mod status;
 use clap::{Args, Parser, Subcommand};
 use millrace::config::{Config, ConfigError, Overrides, load};
 use millrace::runtime::{self, ServeOptions};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -140,6 +141,7 @@ pub fn run() -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new("info,glommio=error")))
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .init();
     // Wrong arguments are printed by the parser, which exits with 2.

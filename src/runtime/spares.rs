@@ -163,7 +163,10 @@ impl Spares {
         self.wanted.notify_one();
         match ready {
             Some(path) => {
-                files::rename_new(&path, target)?;
+                if let Err(error) = files::rename_new(&path, target) {
+                    self.state().ready.push(path);
+                    return Err(error);
+                }
                 self.provided_ready.fetch_add(1, Ordering::Relaxed);
             }
             None => {
