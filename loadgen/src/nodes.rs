@@ -85,13 +85,9 @@ impl NodeStatus {
         led.filter_map(|shard| shard["shard"].as_u64()).collect()
     }
 
-    /// Sum of all numbers under this key.
-    pub fn sum(&self, key: &str) -> u64 {
-        let mut sum = 0;
-        each(&self.0, key, &mut |value| {
-            sum += value.as_u64().unwrap_or(0)
-        });
-        sum
+    /// One of the process's own counters.
+    pub fn counter(&self, key: &str) -> u64 {
+        self.0["counters"][key].as_u64().unwrap_or(0)
     }
 
     /// Replication lag of each link that this node leads: p50, p95, p99, microseconds.

@@ -284,14 +284,17 @@ impl Rewriter<'_> {
         out.resize(start + BLOCK_HEADER, 0);
         let mut crc = BatchesCrc::default();
         let mut next = header.base_offset;
+        header.batch_count = batches.len() as u32;
+        header.max_timestamp = 0;
         for mut bytes in batches {
             let prefix = place_batch(&mut bytes, next);
             next = prefix.end_offset();
             header.last_tick = prefix.tick;
+            let latest = batch::client_half(&bytes).max_timestamp;
+            header.max_timestamp = header.max_timestamp.max(latest);
             crc.add(prefix.header_crc);
             out.extend_from_slice(&bytes);
         }
-        header.batch_count = block_batches(out, start);
         header.record_count = (next.0 - header.base_offset.0) as u32;
         header.end_offset = next;
         header.used_len = (out.len() - start) as u32;
@@ -333,17 +336,6 @@ impl Rewriter<'_> {
             }
         }
     }
-}
-
-/// Batches behind the block header at `start`.
-fn block_batches(out: &[u8], start: usize) -> u32 {
-    let mut at = start + BLOCK_HEADER;
-    let mut count = 0;
-    while let Ok(prefix) = batch::read_prefix(&out[at..]) {
-        at += prefix.total_len();
-        count += 1;
-    }
-    count
 }
 
 /// The records of a body, each as encoded.

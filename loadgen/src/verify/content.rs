@@ -249,7 +249,8 @@ impl<'a> Content<'a> {
         self.records += count;
         let half = batch::client_half(bytes);
         let producer = half.producer_id as u32;
-        if (half.producer_id >> 32) as u32 != self.ledger.run {
+        let known = prefix.version == batch::VERSION;
+        if !known || (half.producer_id >> 32) as u32 != self.ledger.run {
             self.foreign += count;
             return;
         }

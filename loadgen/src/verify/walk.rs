@@ -13,7 +13,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use millrace::limits::{BLOCK_HEADER, DISK_ALIGNMENT, SEGMENT_HEADER, WRITE_WINDOW};
+use millrace::limits::{BATCH_HEADER, BLOCK_HEADER, DISK_ALIGNMENT, SEGMENT_HEADER, WRITE_WINDOW};
 use millrace::types::{BlockNo, Epoch, LogId, Offset, OriginId, ShardId};
 use millrace::wire::block::{self, BlockHeader};
 use millrace::wire::segment::{self, SegmentHeader};
@@ -385,6 +385,9 @@ impl Walk<'_> {
             log: self.log,
             block: self.shape.end_block,
             prev_header_crc: self.previous.unwrap_or(0),
+            epoch: Epoch(1),
+            used_len: (BLOCK_HEADER + BATCH_HEADER) as u32,
+            batch_count: 1,
             ..BlockHeader::default()
         };
         let mut model = [0; BLOCK_HEADER];

@@ -349,6 +349,7 @@ impl Writer {
             batch::write_client_half(&mut empty, &Default::default());
             all.push((Kind::Local, empty));
         }
+        let mut latest = 0;
         for (kind, mut batch) in all.iter().cloned() {
             self.tick = (self.tick + 1).max(tick.0);
             let half = LeaderHalf {
@@ -363,6 +364,7 @@ impl Writer {
             let prefix = batch::check(&batch).expect("a sound batch");
             self.offset = prefix.end_offset();
             crc.add(prefix.header_crc);
+            latest = batch::client_half(&batch).max_timestamp.max(latest);
             bytes.extend(batch);
         }
         let header = BlockHeader {
@@ -378,7 +380,7 @@ impl Writer {
             base_offset: base,
             end_offset: self.offset,
             committed_end: self.next,
-            max_timestamp: 0,
+            max_timestamp: latest,
             last_tick: Tick(self.tick),
             first_in_segment: first,
         };
