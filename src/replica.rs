@@ -435,3 +435,8 @@ impl Replica {
         leader.map_or_else(Vec::new, |leader| leader.views(now, view))
     }
 }
+
+#[cfg(test)]
+mod replica_tests;
+#[cfg(test)]
+mod test_kit;
