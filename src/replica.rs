@@ -439,4 +439,6 @@ impl Replica {
 #[cfg(test)]
 mod replica_tests;
 #[cfg(test)]
+mod soak_tests;
+#[cfg(test)]
 mod test_kit;

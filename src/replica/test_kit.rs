@@ -325,6 +325,23 @@ impl Net {
         }
     }
 
+    /// Takes up changed settings: none of the nodes has started.
+    pub fn rebuild(&mut self) {
+        for it in self.nodes.values_mut() {
+            it.replica = Replica::new(it.config.clone());
+        }
+    }
+
+    /// Delivers so many frames, even if the wire is held.
+    pub fn deliver_some(&mut self, frames: usize) {
+        for _ in 0..frames {
+            self.act();
+            if let Some(frame) = self.wire.pop_front() {
+                self.deliver(frame);
+            }
+        }
+    }
+
     /// Everything that can happen without time passing.
     pub fn run(&mut self) {
         for _ in 0..100_000 {
@@ -458,7 +475,7 @@ impl Net {
                 it.replica.sealed(now, &header, &it.log);
                 self.settle(id.0);
             }
-            Output::Committed { end } => assert_eq!(end, it.replica.high_watermark()),
+            Output::Committed { end } => assert!(end <= it.replica.high_watermark()),
             Output::Dial { peer } => self.dial(id, peer),
             Output::Close { connection, code } => {
                 self.closed.push((id, code));
