@@ -102,8 +102,10 @@ fn soak(seed: u64) {
     for node in 1..=3 {
         net.node(node).hold_durable = false;
         net.node(node).damage_next = false;
-        if !net.node(node).alive {
-            net.restart(node);
+    }
+    for node in 1..=3 {
+        if !net.node(node).alive || net.node(node).config.leader.0 != net.placed {
+            net.restart_with_leader(node, net.placed);
         }
     }
     net.advance(15_000_000);
@@ -113,8 +115,9 @@ fn soak(seed: u64) {
     }
     net.advance(2_000_000);
     check_committed(&net, &mut committed, seed);
-    assert_eq!(net.node(1).replica.role(), Role::Leader, "seed {seed}");
-    net.append(1, &[1]);
+    let leader = net.placed;
+    assert_eq!(net.node(leader).replica.role(), Role::Leader, "seed {seed}");
+    net.append(leader, &[1]);
     net.assert_converged();
     check_committed(&net, &mut committed, seed);
 }

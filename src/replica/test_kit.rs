@@ -182,6 +182,8 @@ pub struct Net {
     connections: BTreeMap<ConnectionId, (NodeId, NodeId, Channel)>,
     next_connection: u64,
     pub hold_wire: bool,
+    /// The node that is placed as leader.
+    pub placed: u32,
 }
 
 pub fn config(node: u32, members: u32) -> Config {
@@ -203,6 +205,7 @@ impl Net {
             connections: BTreeMap::new(),
             next_connection: 1,
             hold_wire: false,
+            placed: 1,
         }
     }
 
@@ -260,6 +263,13 @@ impl Net {
         it.saves.clear();
         let hwm = 0;
         self.start(node, hwm);
+    }
+
+    /// Starts a node anew with another node placed as leader, by its own configuration.
+    pub fn restart_with_leader(&mut self, node: u32, leader: u32) {
+        self.kill(node);
+        self.node(node).config.leader = NodeId(leader);
+        self.restart(node);
     }
 
     pub fn kill(&mut self, node: u32) {
@@ -540,7 +550,7 @@ impl Net {
 
     /// The data connection from the leader to a node.
     pub fn data_to(&self, node: u32) -> ConnectionId {
-        let wanted = (NodeId(1), NodeId(node), Channel::Data);
+        let wanted = (NodeId(self.placed), NodeId(node), Channel::Data);
         let found = self.connections.iter().filter(|(_, ends)| **ends == wanted);
         *found
             .map(|(id, _)| id)
@@ -571,7 +581,7 @@ impl Net {
     /// Everybody that lives holds the same log, all of it committed everywhere.
     pub fn assert_converged(&mut self) {
         self.advance(500_000);
-        let leader = self.nodes[&NodeId(1)].log.blocks.clone();
+        let leader = self.nodes[&NodeId(self.placed)].log.blocks.clone();
         for (id, it) in self.nodes.iter().filter(|(_, it)| it.alive) {
             assert_eq!(it.log.blocks, leader, "log of node {id}");
             assert_eq!(
