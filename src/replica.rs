@@ -22,6 +22,8 @@ mod opening;
 mod output;
 mod pending;
 mod progress;
+mod promises;
+mod sending;
 mod state;
 mod view;
 
