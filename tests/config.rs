@@ -73,7 +73,7 @@ fn what_is_no_toml_is_refused_with_its_line() {
     let place = Place::new();
     refuses(
         config(&place, "write_depth = = 3\n"),
-        &["line 10 is no TOML"],
+        &["line 11 is no TOML"],
     );
 }
 

@@ -104,7 +104,13 @@ pub(super) async fn control(
                 let logs = peer::shared_logs(&core, cores, peer_core);
                 run(&core, dialed, node, Channel::Control, logs).await;
             }
-            Err(refusal) => tell(node, "control", &refusal),
+            Err(refusal) => {
+                tell(node, "control", &refusal);
+                if matches!(refusal, Refusal::Code(..)) {
+                    // Only an operator mends this.
+                    backoff = longest;
+                }
+            }
         }
         sleep(backoff).await;
         backoff = (2 * backoff).min(longest);

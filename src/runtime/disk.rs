@@ -257,9 +257,9 @@ impl Disk {
         self.ring.submit();
     }
 
-    /// Whether something could not be handed over yet.
-    pub(super) fn has_waiting(&mut self) -> bool {
-        self.ring.has_waiting()
+    /// Whether the kernel refused something for the moment.
+    pub(super) fn must_ask_again(&mut self) -> bool {
+        self.ring.must_ask_again()
     }
 
     /// The next transfer that has ended; its buffer is no longer held.
@@ -309,3 +309,7 @@ impl Disk {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "disk_tests.rs"]
+mod tests;

@@ -179,7 +179,7 @@ impl Core {
             }
         }
         self.disk.borrow_mut().submit();
-        if self.disk.borrow_mut().has_waiting() {
+        if self.disk.borrow_mut().must_ask_again() {
             self.work.notify();
         }
         self.note_deadline();

@@ -14,6 +14,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 pub(super) struct Ring {
     ring: IoUring,
     waiting: VecDeque<squeue::Entry>,
+    /// In the kernel, or ended and not yet taken: at most `depth`, so completions always fit.
+    in_flight: usize,
+    depth: usize,
 }
 
 /// One operation for the ring.
@@ -75,6 +78,8 @@ impl Ring {
         let ring = Ring {
             ring,
             waiting: VecDeque::new(),
+            in_flight: 0,
+            depth: depth as usize,
         };
         Ok((ring, eventfd))
     }
@@ -104,16 +109,20 @@ impl Ring {
         self.waiting.push_back(entry.user_data(name));
     }
 
-    /// Hands everything queued to the kernel, as far as it takes it.
+    /// Hands to the kernel what is queued, as far as there is room for its completions: what does
+    /// not fit waits for some of those.
     pub(super) fn submit(&mut self) {
-        while !self.waiting.is_empty() {
+        while !self.waiting.is_empty() && self.in_flight < self.depth {
             let mut queue = self.ring.submission();
-            while let Some(entry) = self.waiting.front() {
+            while self.in_flight < self.depth
+                && let Some(entry) = self.waiting.front()
+            {
                 // SAFETY: the caller of `push` keeps memory and file alive until the completion.
                 if unsafe { queue.push(entry) }.is_err() {
                     break;
                 }
                 self.waiting.pop_front();
+                self.in_flight += 1;
             }
             drop(queue);
             if !self.enter() {
@@ -139,11 +148,14 @@ impl Ring {
     /// The next operation that has ended: its name, and bytes or a negative errno.
     pub(super) fn completion(&mut self) -> Option<(u64, i32)> {
         let entry = self.ring.completion().next()?;
+        self.in_flight -= 1;
         Some((entry.user_data(), entry.result()))
     }
 
-    /// Whether something is queued here or not yet taken by the kernel.
-    pub(super) fn has_waiting(&mut self) -> bool {
-        !self.waiting.is_empty() || !self.ring.submission().is_empty()
+    /// Whether the kernel did not take something that it has room for: it must be asked again, no
+    /// completion will tell.
+    pub(super) fn must_ask_again(&mut self) -> bool {
+        !self.ring.submission().is_empty()
+            || (!self.waiting.is_empty() && self.in_flight < self.depth)
     }
 }
