@@ -1,7 +1,7 @@
 //! Deliberate faults, for testing the checkers: each must be caught, by name.
 //!
-//! Without the feature `faults` every question is answered "no" at compile time. With it, the variable
-//! `MILLRACE_FAULT`, read once, switches one fault on for the whole process.
+//! Without the feature `faults` every question is answered "no" at compile time. With it, the
+//! variable `MILLRACE_FAULT`, read once, switches one fault on for the whole process.
 
 /// A deliberate fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,8 +34,8 @@ pub const MAX_BLOCK_RECORDS: u32 = 262_144;
 /// Blocks of one log in flight to the disk.
 pub const WRITE_DEPTH: usize = 8;
 
-/// How far past `durable_end` a write may lie, in bytes; holes in the last so many bytes of a log are
-/// torn, not corrupt. A constant of the format: recovery of old files depends on it.
+/// How far past `durable_end` a write may lie, in bytes; holes in the last so many bytes of a log
+/// are torn, not corrupt. A constant of the format: recovery of old files depends on it.
 pub const WRITE_WINDOW: u64 = 16 << 20;
 
 /// Default for `segment_bytes`.
@@ -68,8 +68,8 @@ pub const LINK_QUEUE_BYTES: usize = 8 << 20;
 /// Bytes of recent blocks a log keeps in memory for its links, counted as buffers.
 pub const RECENT_BYTES: usize = 8 << 20;
 
-/// Blocks whose header facts (epoch, CRC, position) a log keeps in memory, newest first. A duplicate
-/// of an older block is answered from the position alone. 65,536 x 48 bytes = 3 MiB.
+/// Blocks whose header facts (epoch, CRC, position) a log keeps in memory, newest first. A
+/// duplicate of an older block is answered from the position alone. 65,536 x 48 bytes = 3 MiB.
 pub const HELD_BLOCKS: usize = 65_536;
 
 /// Batches a client may have unanswered on one connection.

@@ -1,8 +1,8 @@
 //! Domain numbers and small closed sets that every layer shares.
 //!
 //! Each number is a newtype so that two of them cannot be swapped in a call. Nothing here knows a
-//! format, a clock or a device. Units: times are microseconds since the Unix epoch, sizes are bytes,
-//! every `_end` is exclusive. Read `limits.rs` next.
+//! format, a clock or a device. Units: times are microseconds since the Unix epoch, sizes are
+//! bytes, every `_end` is exclusive. Read `limits.rs` next.
 
 use core::fmt;
 

@@ -124,9 +124,7 @@ fn check_register(text: &str, ids: &[String]) -> (Register, Vec<String>) {
         Ok(table) => table,
         Err(error) => {
             let error = error.to_string().replace('\n', " ");
-            problems.push(format!(
-                "requirements.toml is no TOML: {error}; mend its syntax"
-            ));
+            problems.push(format!("the register is no TOML: {error}; mend it"));
             return (register, problems);
         }
     };
@@ -161,24 +159,18 @@ fn check_headers(text: &str, ids: &[String]) -> Vec<String> {
             continue;
         };
         let Some(&index) = rank.get(id) else {
-            problems.push(format!(
-                "{id}: is no id of any list; remove or rename its table"
-            ));
+            problems.push(format!("{id}: is no id of any list; rename its table"));
             continue;
         };
         if !seen.insert(id) {
             problems.push(format!("{id}: has more than one table; keep one"));
         } else if index < highest {
-            problems.push(format!(
-                "{id}: stands out of order; move it behind its predecessor"
-            ));
+            problems.push(format!("{id}: stands out of order; order by number"));
         }
         highest = highest.max(index);
     }
     for id in ids.iter().filter(|id| !seen.contains(id.as_str())) {
-        problems.push(format!(
-            "{id}: has no table; add [{id}] with `says` and a status"
-        ));
+        problems.push(format!("{id}: has no table; add says and status"));
     }
     problems
 }
@@ -188,9 +180,7 @@ fn check_fields(id: &str, fields: &toml::Table) -> Vec<String> {
     let mut problems = Vec::new();
     for key in fields.keys() {
         if !["says", "proved", "partly", "later", "decided"].contains(&key.as_str()) {
-            problems.push(format!(
-                "{id}: `{key}` is no key of a requirement; remove it"
-            ));
+            problems.push(format!("{id}: `{key}` is no key here; remove it"));
         }
     }
     if !fields.contains_key("says") {
@@ -200,8 +190,8 @@ fn check_fields(id: &str, fields: &toml::Table) -> Vec<String> {
         let Some(value) = fields.get(key) else {
             continue;
         };
-        let sound = value.as_str().is_some_and(|said| !said.trim().is_empty());
-        if !sound || value.as_str().is_some_and(|said| said.contains('\n')) {
+        let text = value.as_str().unwrap_or_default();
+        if text.trim().is_empty() || text.contains('\n') {
             problems.push(format!("{id}: `{key}` is not one line of text; write one"));
         }
     }
@@ -213,14 +203,10 @@ fn check_fields(id: &str, fields: &toml::Table) -> Vec<String> {
         statuses.insert(0, "proved");
     }
     if statuses.len() != 1 {
-        let found = if statuses.is_empty() {
-            "none".to_owned()
-        } else {
-            statuses.join(" and ")
-        };
         problems.push(format!(
-            "{id}: has not exactly one status but {found}; keep one of proved, partly (with or \
-             without proved), later, decided"
+            "{id}: has not exactly one status but [{}]; keep one of proved, partly (with or \
+             without proved), later, decided",
+            statuses.join(" and ")
         ));
     }
     if let Some(decided) = fields.get("decided").and_then(toml::Value::as_str)
@@ -277,42 +263,29 @@ fn check_proofs(
     functions: &[Function],
 ) -> Vec<String> {
     let mut problems = Vec::new();
-    let mut by_proof: BTreeMap<String, Vec<&Function>> = BTreeMap::new();
-    for function in functions {
-        by_proof.entry(function.proof()).or_default().push(function);
-    }
     for (id, proofs) in register {
         for proof in proofs {
-            let problem = match proof.rsplit_once("::") {
-                None => Some("is not of the form path::name; name file and test".to_owned()),
-                Some((path, _)) if !paths.contains(path) => Some(format!(
-                    "lies in no file {path}; name the file that holds the test"
-                )),
-                Some(_) => match by_proof.get(proof).map(Vec::as_slice) {
-                    None => Some("does not exist; name a test that does".to_owned()),
-                    Some([function]) => flaw_of(function, id),
-                    Some(_) => Some("is the name of several functions; rename one".to_owned()),
-                },
+            let named: Vec<_> = functions
+                .iter()
+                .filter(|one| one.proof() == *proof)
+                .collect();
+            let tests: Vec<_> = named.iter().filter(|one| one.is_test).collect();
+            let problem = match (proof.rsplit_once("::"), &tests[..]) {
+                (None, _) => "is not of the form path::name; name file and test",
+                (Some((path, _)), _) if !paths.contains(path) => {
+                    "lies in no file of that path; name the file that holds the test"
+                }
+                (_, []) if named.is_empty() => "does not exist; name a test that does",
+                (_, []) => "has no #[test]; add it or name a test",
+                (_, [test]) if test.is_ignored => "is ignored; let it run or take it off",
+                (_, [test]) if test.ids.contains(id) => continue,
+                (_, [_]) => "does not name the id; add it to the `///` lines above the test",
+                (_, _) => "is the name of several tests; rename one",
             };
-            problems.extend(problem.map(|problem| format!("{id}: {proof} {problem}")));
+            problems.push(format!("{id}: {proof} {problem}"));
         }
     }
     problems
-}
-
-/// Why a function that exists is no proof of an id, if it is none.
-fn flaw_of(function: &Function, id: &str) -> Option<String> {
-    if !function.is_test {
-        Some("has no #[test]; add it or name a test".to_owned())
-    } else if function.is_ignored {
-        Some("is ignored; let it run or take it off the list".to_owned())
-    } else if !function.ids.contains(id) {
-        Some(format!(
-            "does not name {id}; add it to the `///` lines above the test"
-        ))
-    } else {
-        None
-    }
 }
 
 /// Each test that names ids names known and few ones, runs, and is listed under all of them.
@@ -328,18 +301,14 @@ fn check_tests(register: &Register, ids: &[String], functions: &[Function]) -> V
             ));
         }
         if function.is_ignored && !function.ids.is_empty() {
-            problems.push(format!(
-                "{proof}: names ids but is ignored; let it run or drop them"
-            ));
+            problems.push(format!("{proof}: names ids but is ignored; let it run"));
         }
         for id in &function.ids {
             if !known.contains(id.as_str()) {
-                problems.push(format!(
-                    "{proof}: names {id}, which no list has; mend the id"
-                ));
-            } else if !register
+                problems.push(format!("{proof}: names {id}, in no list; mend it"));
+            } else if register
                 .get(id)
-                .is_some_and(|proofs| proofs.contains(&proof))
+                .is_none_or(|proofs| !proofs.contains(&proof))
             {
                 problems.push(format!(
                     "{proof}: names {id}; add \"{proof}\" to `proved` of [{id}]"
@@ -381,9 +350,7 @@ fn functions_of(source: &Source) -> Vec<Function> {
                     path: source.path.clone(),
                     name: name.to_owned(),
                     ids: ids_in(&docs),
-                    is_test: attributes
-                        .iter()
-                        .any(|attribute| is_test_attribute(attribute)),
+                    is_test: attributes.iter().any(|one| is_test_attribute(one)),
                     is_ignored: attributes.iter().any(|one| attribute_path(one) == "ignore"),
                 });
             }
@@ -420,14 +387,7 @@ fn is_test_attribute(attribute: &str) -> bool {
 /// The name of the function that a line of code begins, if it begins one.
 fn function_name(code: &str) -> Option<&str> {
     let mut rest = code;
-    for modifier in [
-        "pub ",
-        "pub(crate) ",
-        "pub(super) ",
-        "const ",
-        "async ",
-        "unsafe ",
-    ] {
+    for modifier in ["pub ", "async "] {
         rest = rest.strip_prefix(modifier).unwrap_or(rest);
     }
     let rest = rest.strip_prefix("fn ")?.trim_start();
@@ -518,6 +478,9 @@ fn quoted() {}
 "#; }
 /// The rule of S-2, in a helper that is no test.
 fn helper<'a>(_: &'a str) {}
+mod other {
+    fn one() {}
+}
 /* /// S-2
 #[test]
 fn remark() {}
@@ -537,7 +500,7 @@ fn sound_register_and_source_pass() {
 const MISTAKES_IN_REGISTER: &str = r#"
 [S-2] => [S-3] => S-3: is no id of any list
 [S-2] => [S-1] => S-1: has more than one table
-[S-2] => [S-2 => requirements.toml is no TOML
+[S-2] => [S-2 => the register is no TOML
 ~[S-1] => ~x = 1~[S-1] => x: stands outside a table
 [S-2]~says = "b"~partly = "c"~proved = ["tests/a.rs::one"]~ => => S-2: has no table
 says = "a" => says = " " => S-1: `says` is not one line of text
@@ -545,15 +508,15 @@ says = "a" => says = "a\nb" => S-1: `says` is not one line of text
 says = "a" => says = 7 => S-1: `says` is not one line of text
 says = "a"~ => => S-1: has no `says`
 says = "a" => says = "a"~note = "n" => S-1: `note` is no key
-says = "a" => says = "a"~later = "l" => S-1: has not exactly one status but proved and later
-partly = "c" => later = "l" => S-2: has not exactly one status but proved and later
-partly = "c" => partly = "c"~later = "l" => exactly one status but proved and partly and later
-proved = ["tests/a.rs::one"]~[S-2] => [S-2] => S-1: has not exactly one status but none
+says = "a" => says = "a"~later = "l" => S-1: has not exactly one status but [proved and later
+partly = "c" => later = "l" => S-2: has not exactly one status but [proved and later
+partly = "c" => partly = "c"~later = "l" => exactly one status but [proved and partly and later
+proved = ["tests/a.rs::one"]~[S-2] => [S-2] => S-1: has not exactly one status but []
 "tests/a.rs::one"]~[S-2] => ]~[S-2] => S-1: `proved` is no list of tests
 "tests/a.rs::one"]~[S-2] => 7]~[S-2] => S-1: `proved` is no list of tests
 proved = ["tests/a.rs::one"]~[S-2] => decided = "so"~[S-2] => S-1: `decided` names no place
 "tests/a.rs::one"]~[S-2] => "one"]~[S-2] => S-1: one is not of the form path::name
-"tests/a.rs::one"]~[S-2] => "tests/b.rs::one"]~[S-2] => lies in no file tests/b.rs
+"tests/a.rs::one"]~[S-2] => "tests/b.rs::one"]~[S-2] => S-1: tests/b.rs::one lies in no file
 "tests/a.rs::one"]~[S-2] => "tests/a.rs::two"]~[S-2] => S-1: tests/a.rs::two does not exist
 "tests/a.rs::one"]~[S-2] => "tests/a.rs::quoted"]~[S-2] => tests/a.rs::quoted does not exist
 "tests/a.rs::one"]~[S-2] => "tests/a.rs::remark"]~[S-2] => tests/a.rs::remark does not exist
@@ -564,8 +527,8 @@ proved = ["tests/a.rs::one"]~[S-2] => later = "l"~[S-2] => tests/a.rs::one: name
 
 /// The same for the sound source.
 const MISTAKES_IN_SOURCE: &str = r"
-S-1 and S-2 => S-1 => S-2: tests/a.rs::one does not name S-2
-S-1 and S-2 => S-1, S-2, S-3 => tests/a.rs::one: names S-3, which no list has
+S-1 and S-2 => S-1 => S-2: tests/a.rs::one does not name the id
+S-1 and S-2 => S-1, S-2, S-3 => tests/a.rs::one: names S-3, in no list
 S-1 and S-2 => S-1..S-2 S-3 S-4 S-5 D-S1 Q-1 => tests/a.rs::one: names 7 ids, more than 6
 #[test]~ => #[test]~#[ignore = 'slow']~ => S-1: tests/a.rs::one is ignored
 #[test]~ => #[test]~#[ignore]~ => tests/a.rs::one: names ids but is ignored
@@ -573,7 +536,7 @@ S-1 and S-2 => S-1..S-2 S-3 S-4 S-5 D-S1 Q-1 => tests/a.rs::one: names 7 ids, mo
 #[test]~ => => S-1: tests/a.rs::one has no #[test]
 #[test]~ => #[test]~let x = 1;~ => S-1: tests/a.rs::one has no #[test]
 fn helper => #[test] fn helper => tests/a.rs::helper: names S-2; add
-fn helper => fn one() {}~fn helper => tests/a.rs::one is the name of several functions
+fn helper => #[test] fn one() {}~fn helper => tests/a.rs::one is the name of several tests
 ";
 
 /// Applies each mistake to `sound` and asserts that `problems` finds it.
@@ -601,10 +564,7 @@ fn each_mistake_in_the_register_is_found() {
     });
     let swapped = "[S-2]\nsays = 'b'\nlater = 'l'\n[S-1]\nsays = 'a'\nlater = 'l'\n";
     let found = problems_of(swapped, "");
-    assert_eq!(
-        found,
-        ["S-1: stands out of order; move it behind its predecessor"]
-    );
+    assert_eq!(found, ["S-1: stands out of order; order by number"]);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! What the shell tells a shard and what it is told to do.
 //!
-//! Contract of the seam. `handle` never fails and never blocks. Events of one connection arrive in the
-//! order of the socket; completions of disk operations in any order. After a `PeerDown` or a `Close`
-//! the connection's id is dead: late sends to it are dropped by the shell without a word. Buffers
-//! named in events belong to the core from then on (see `buffers.rs`).
+//! Contract of the seam. `handle` never fails and never blocks. Events of one connection arrive in
+//! the order of the socket; completions of disk operations in any order. After a `PeerDown` or a
+//! `Close` the connection's id is dead: late sends to it are dropped by the shell without a word.
+//! Buffers named in events belong to the core from then on (see `buffers.rs`).
 
 use crate::types::{BufferId, ConnectionId, Level, NodeId, Offset, ReadLevel, Ticket};
 use crate::wal::op::{DiskOp, DiskResult};
@@ -90,8 +90,9 @@ pub enum Event {
         /// The peer.
         peer: NodeId,
     },
-    /// A frame from a peer. For a run of blocks, `payload` names the buffer in which each block lies
-    /// at a multiple of 4096 with zeroed padding, one behind the other, and the bytes they take.
+    /// A frame from a peer. For a run of blocks, `payload` names the buffer in which each block
+    /// lies at a multiple of 4096 with zeroed padding, one behind the other, and the bytes they
+    /// take.
     Frame {
         /// On which connection.
         connection: ConnectionId,
@@ -100,7 +101,8 @@ pub enum Event {
         /// Its payload.
         payload: Option<(BufferId, usize)>,
     },
-    /// A payload of a [`Action::Send`] has left for the socket (or was dropped with its connection).
+    /// A payload of a [`Action::Send`] has left for the socket (or was dropped with its
+    /// connection).
     Sent {
         /// On which connection.
         connection: ConnectionId,
@@ -137,8 +139,8 @@ pub struct Part {
 pub enum Action {
     /// Carry out a disk operation; answer with [`Event::Disk`].
     Disk(DiskOp),
-    /// Send a frame to a peer: the parts, one behind the other, are its payload. The shell holds their
-    /// buffers until they have left; answer with [`Event::Sent`] if there are parts.
+    /// Send a frame to a peer: the parts, one behind the other, are its payload. The shell holds
+    /// their buffers until they have left; answer with [`Event::Sent`] if there are parts.
     Send {
         /// On which connection.
         connection: ConnectionId,

@@ -106,7 +106,7 @@ pub struct LinkView {
     pub sent: BlockNo,
     /// First block not acknowledged.
     pub matched: BlockNo,
-    /// Replication lag seen, microseconds: block by block, from the tick of its last batch to the ack
-    /// that covers it. p50, p95, p99 since the process started.
+    /// Replication lag seen, microseconds: block by block, from the tick of its last batch to the
+    /// ack that covers it. p50, p95, p99 since the process started.
     pub lag_percentiles_us: [u64; 3],
 }

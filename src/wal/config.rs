@@ -24,8 +24,8 @@ pub struct Config {
     pub batch_timeout_us: u64,
     /// Boot id of the running kernel.
     pub boot_id: [u8; 16],
-    /// Whether a completed write survives a loss of power (`sync = dsync`, or a drive that keeps its
-    /// cache). If not, an unclean stop under another boot id counts as lost memory.
+    /// Whether a completed write survives a loss of power (`sync = dsync`, or a drive that keeps
+    /// its cache). If not, an unclean stop under another boot id counts as lost memory.
     pub writes_survive: bool,
 }
 

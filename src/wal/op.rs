@@ -1,16 +1,18 @@
 //! What a log asks of its disk, and what the disk answers.
 //!
-//! The shell carries out operations in any order and any number at a time; the log itself waits where
-//! order matters. Every operation is answered by exactly one completion with its ticket. Nothing here
-//! is retried by the shell. "Durable" means: survives a loss of power once the completion was given.
+//! The shell carries out operations in any order and any number at a time; the log itself waits
+//! where order matters. Every operation is answered by exactly one completion with its ticket.
+//! Nothing here is retried by the shell. "Durable" means: survives a loss of power once the
+//! completion was given.
 
 use crate::types::{BlockNo, BufferId, FileId, Ticket};
 
 /// A file in the directory of one log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileName {
-    /// `checkpoint`: 8192 bytes, two copies. The shell creates it zeroed together with the directory,
-    /// durably, before the log starts; it is always there and always [`CHECKPOINT_FILE`].
+    /// `checkpoint`: 8192 bytes, two copies. The shell creates it zeroed together with the
+    /// directory, durably, before the log starts; it is always there and always
+    /// [`CHECKPOINT_FILE`].
     Checkpoint,
     /// `next.seg`: the file that the next roll will use.
     Next,
@@ -43,7 +45,8 @@ pub enum DiskOp {
         name: FileName,
     },
     /// Brings a file of `segment_bytes` into the log's directory as `next.seg`, open as `file`,
-    /// preallocated, all zeros, its name durable. It replaces no file: there is no `next.seg` before.
+    /// preallocated, all zeros, its name durable. It replaces no file: there is no `next.seg`
+    /// before.
     Provide {
         /// Names the operation.
         ticket: Ticket,
@@ -59,7 +62,8 @@ pub enum DiskOp {
         /// First block it holds.
         base: BlockNo,
     },
-    /// Takes a file out of the log's directory, durably, and closes it. It may become a spare, zeroed.
+    /// Takes a file out of the log's directory, durably, and closes it. It may become a spare,
+    /// zeroed.
     Free {
         /// Names the operation.
         ticket: Ticket,

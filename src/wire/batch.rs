@@ -27,10 +27,11 @@
 //!    108   20 zero              client
 //! ```
 //!
-//! Everything up to and with `stored_len` is a prefix that no version may change, so a node can carry
-//! a batch whose version, codec or flags it does not know (H-23). The body is opaque here: `record.rs`
-//! knows it, for clients. `client_crc` covers one contiguous range, is made by the client and never
-//! again; the leader fills in its half and `header_crc` without touching a byte of the client's.
+//! Everything up to and with `stored_len` is a prefix that no version may change, so a node can
+//! carry a batch whose version, codec or flags it does not know (H-23). The body is opaque here:
+//! `record.rs` knows it, for clients. `client_crc` covers one contiguous range, is made by the
+//! client and never again; the leader fills in its half and `header_crc` without touching a byte of
+//! the client's.
 
 use super::bytes::{crc_with_zeroed, put, u16_at, u32_at, u64_at};
 use crate::limits::BATCH_HEADER;
@@ -208,8 +209,8 @@ pub fn client_half(bytes: &[u8]) -> ClientHalf {
     }
 }
 
-/// What a leader checks before it accepts a client's batch: the length, and the client's CRC over its
-/// half and the body. Zero records are refused (D-S5).
+/// What a leader checks before it accepts a client's batch: the length, and the client's CRC over
+/// its half and the body. Zero records are refused (D-S5).
 pub fn check_from_client(bytes: &[u8]) -> Result<ClientHalf, BatchError> {
     if bytes.len() < BATCH_HEADER {
         return Err(BatchError::Short);

@@ -25,8 +25,9 @@
 //! ```
 //!
 //! Batches follow the header without gaps; zeros fill up to a multiple of 4096. A client CRC covers
-//! each body, a batch header CRC covers that CRC, `batches_crc` covers the header CRCs and the block's
-//! own CRC covers `batches_crc`: so the chain of `prev_header_crc` commits to every byte of the log.
+//! each body, a batch header CRC covers that CRC, `batches_crc` covers the header CRCs and the
+//! block's own CRC covers `batches_crc`: so the chain of `prev_header_crc` commits to every byte of
+//! the log.
 
 use super::batch::{self, BatchError, BatchPrefix};
 use super::bytes::{crc_with_zeroed, put, u16_at, u32_at, u64_at};
@@ -200,7 +201,8 @@ pub fn check_padding(bytes: &[u8], header: &BlockHeader) -> Result<(), BlockErro
     Ok(())
 }
 
-/// The batches of a block whose checks have passed before, in order: position in the block and prefix.
+/// The batches of a block whose checks have passed before, in order: position in the block and
+/// prefix.
 pub fn batches(bytes: &[u8], header: &BlockHeader) -> Vec<(usize, BatchPrefix)> {
     let used = header.used_len as usize;
     let mut at = BLOCK_HEADER;

@@ -16,8 +16,8 @@
 //! | Error | any -> any | | |
 //!
 //! Fields stand in the order given, little-endian, without gaps. A payload that is a run of blocks
-//! holds `used_len` bytes of each, in order; the receiver lays each at a multiple of 4096 and zeroes
-//! the padding. All positions are in blocks and exclusive unless a name says offset.
+//! holds `used_len` bytes of each, in order; the receiver lays each at a multiple of 4096 and
+//! zeroes the padding. All positions are in blocks and exclusive unless a name says offset.
 
 use super::frame;
 use crate::limits::FRAME_HEADER;
@@ -209,6 +209,12 @@ macro_rules! frames {
         }
 
         $(
+            impl $name {
+                fn take_fields(_from: &mut &[u8]) -> Result<$name, BodyError> {
+                    Ok($name { $($field: Field::take(_from)?,)* })
+                }
+            }
+
             impl From<$name> for Body {
                 fn from(body: $name) -> Body {
                     Body::$name(body)
@@ -234,9 +240,7 @@ macro_rules! frames {
             pub fn decode(kind: u8, mut bytes: &[u8]) -> Option<Result<Body, BodyError>> {
                 let from = &mut bytes;
                 let body: Result<Body, BodyError> = match kind {
-                    $($number => (|| Ok(Body::$name($name {
-                        $($field: Field::take(from)?,)*
-                    })))(),)*
+                    $($number => $name::take_fields(from).map(Body::$name),)*
                     _ => return None,
                 };
                 Some(if bytes.is_empty() { body } else { Err(BodyError) })

@@ -53,36 +53,96 @@ macro_rules! codes {
 }
 
 codes! {
-    Unsupported 1 Final "the frame's type is not known here", "use a client of this node's version";
-    WrongDirection 2 Final "this side never receives such a frame", "connect to the right port with the right role";
-    BadFrame 3 Final "the frame's CRC or lengths do not fit", "check the network path and the client's version";
-    WrongVersion 4 Final "the protocol versions differ", "upgrade the older side";
-    WrongCluster 5 Final "the peer belongs to another cluster", "correct [cluster] id or the address";
-    WrongNode 6 Final "the peer is not the node it was taken for", "correct the addresses in [[cluster.nodes]]";
-    WrongFingerprint 7 Final "shards, limits or node list differ between the nodes", "give all nodes the same [cluster] and block limits";
-    WrongCore 8 Elsewhere "the shard lives on another port", "connect to the port named beside the code";
-    NotLeader 9 Elsewhere "this node does not lead the log", "send to the leader named beside the code";
-    UnknownLog 10 Final "no such shard or origin here", "use a shard below the cluster's shard count";
-    UnknownLevel 11 Final "the level is none of local, leader, quorum", "name one of the three";
-    BadBatch 12 Final "the batch is malformed", "encode it with this version's client";
-    BadCrc 13 Final "a CRC over the bytes does not fit", "send it again; check memory and network if it repeats";
-    EmptyBatch 14 Final "a batch needs at least one record", "leave it out";
-    TooLarge 15 Final "the batch is above max_batch_bytes", "make smaller batches or raise max_batch_bytes on all nodes";
-    NotReady 16 Later "the log is still opening its epoch or recovering", "retry; see `millrace status` for what it waits for";
-    Overloaded 17 Later "too many appends are waiting", "retry later or lower the rate";
-    LogFailed 18 Elsewhere "the log met a disk error and is closed until restart", "see the node's log, mend the disk, restart the node";
-    NoSpace 19 Later "the disk is full", "free space or set retention";
-    Unknown 20 UnknownOutcome "the outcome is not known: the batch may be in the log once", "read the log to find out";
-    OutOfRange 21 Final "the offset is below the log's start or past its end", "read from between the two offsets beside the code";
-    Timeout 22 Later "nothing to return within the wait", "ask again";
-    StaleEpoch 23 Final "a higher epoch is in force", "adopt the epoch named beside the code";
-    OutOfSync 24 Later "the frame does not continue the log", "send from the block named beside the code";
-    Diverged 25 Final "committed blocks differ between the two nodes", "compare the two logs; nothing is deleted by itself";
-    OverCredit 26 Final "more was sent than the receiver's credit allows", "obey the limits granted";
-    MemoryLost 27 Later "the log's memory was lost and is being rebuilt", "wait until the leader has brought it up";
-    WrongMembers 28 Final "the log was created with another member list", "restore the former [[cluster.nodes]]";
-    Stopping 29 Elsewhere "the node is stopping", "connect again later";
-    Replaced 30 Later "a newer connection of the link took over", "use the newer one";
+    Unsupported 1 Final
+        "the frame's type is not known here",
+        "use a client of this node's version";
+    WrongDirection 2 Final
+        "this side never receives such a frame",
+        "connect to the right port with the right role";
+    BadFrame 3 Final
+        "the frame's CRC or lengths do not fit",
+        "check the network path and the client's version";
+    WrongVersion 4 Final
+        "the protocol versions differ",
+        "upgrade the older side";
+    WrongCluster 5 Final
+        "the peer belongs to another cluster",
+        "correct [cluster] id or the address";
+    WrongNode 6 Final
+        "the peer is not the node it was taken for",
+        "correct the addresses in [[cluster.nodes]]";
+    WrongFingerprint 7 Final
+        "shards, limits or node list differ between the nodes",
+        "give all nodes the same [cluster] and block limits";
+    WrongCore 8 Elsewhere
+        "the shard lives on another port",
+        "connect to the port named beside the code";
+    NotLeader 9 Elsewhere
+        "this node does not lead the log",
+        "send to the leader named beside the code";
+    UnknownLog 10 Final
+        "no such shard or origin here",
+        "use a shard below the cluster's shard count";
+    UnknownLevel 11 Final
+        "the level is none of local, leader, quorum",
+        "name one of the three";
+    BadBatch 12 Final
+        "the batch is malformed",
+        "encode it with this version's client";
+    BadCrc 13 Final
+        "a CRC over the bytes does not fit",
+        "send it again; check memory and network if it repeats";
+    EmptyBatch 14 Final
+        "a batch needs at least one record",
+        "leave it out";
+    TooLarge 15 Final
+        "the batch is above max_batch_bytes",
+        "make smaller batches or raise max_batch_bytes on all nodes";
+    NotReady 16 Later
+        "the log is still opening its epoch or recovering",
+        "retry; see `millrace status` for what it waits for";
+    Overloaded 17 Later
+        "too many appends are waiting",
+        "retry later or lower the rate";
+    LogFailed 18 Elsewhere
+        "the log met a disk error and is closed until restart",
+        "see the node's log, mend the disk, restart the node";
+    NoSpace 19 Later
+        "the disk is full",
+        "free space or set retention";
+    Unknown 20 UnknownOutcome
+        "the outcome is not known: the batch may be in the log once",
+        "read the log to find out";
+    OutOfRange 21 Final
+        "the offset is below the log's start or past its end",
+        "read from between the two offsets beside the code";
+    Timeout 22 Later
+        "nothing to return within the wait",
+        "ask again";
+    StaleEpoch 23 Final
+        "a higher epoch is in force",
+        "adopt the epoch named beside the code";
+    OutOfSync 24 Later
+        "the frame does not continue the log",
+        "send from the block named beside the code";
+    Diverged 25 Final
+        "committed blocks differ between the two nodes",
+        "compare the two logs; nothing is deleted by itself";
+    OverCredit 26 Final
+        "more was sent than the receiver's credit allows",
+        "obey the limits granted";
+    MemoryLost 27 Later
+        "the log's memory was lost and is being rebuilt",
+        "wait until the leader has brought it up";
+    WrongMembers 28 Final
+        "the log was created with another member list",
+        "restore the former [[cluster.nodes]]";
+    Stopping 29 Elsewhere
+        "the node is stopping",
+        "connect again later";
+    Replaced 30 Later
+        "a newer connection of the link took over",
+        "use the newer one";
 }
 
 impl Code {

@@ -14,8 +14,9 @@
 //!     28    4 zero
 //! ```
 //!
-//! The payload is not under this CRC: blocks and batches carry their own. An unknown type is skipped by
-//! its length, counted and answered `Unsupported`; a bad CRC or an over-long frame ends the connection.
+//! The payload is not under this CRC: blocks and batches carry their own. An unknown type is
+//! skipped by its length, counted and answered `Unsupported`; a bad CRC or an over-long frame ends
+//! the connection.
 
 use super::bytes::{put, u16_at, u32_at, u64_at};
 use crate::limits::{FRAME_BODY, FRAME_HEADER, FRAME_PAYLOAD};

@@ -16,8 +16,8 @@
 //!     44 4052 zero
 //! ```
 //!
-//! Blocks follow at 4096-aligned positions. Nothing in it depends on the node, so the files of a set
-//! are equal byte for byte. The file's name is a help for people: recovery goes by this header.
+//! Blocks follow at 4096-aligned positions. Nothing in it depends on the node, so the files of a
+//! set are equal byte for byte. The file's name is a help for people: recovery goes by this header.
 
 use super::bytes::{crc_with_zeroed, put, u16_at, u32_at, u64_at};
 use crate::limits::SEGMENT_HEADER;

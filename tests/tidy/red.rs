@@ -41,7 +41,7 @@ fn a_problem_names_place_rule_and_mend() {
 #[test]
 fn imports_red_for_each_row() {
     for (path, text) in [
-        ("src/types.rs", "use crate::limits::X;"),
+        ("src/types.rs", "use crate::wire::X;"),
         ("src/limits.rs", "use crate::types::X;"),
         ("src/buffers.rs", "use crate::wire::X;"),
         ("src/wire/frame.rs", "use crate::buffers::X;"),
@@ -273,7 +273,7 @@ fn words_red_for_each() {
     green(
         words,
         "scripts/check",
-        concat!("mktemp -d /tmp/check.XXX", "XXX # src/wo", "rk/x"),
+        concat!("mktemp -d /tmp/check.XX", "XXXX # src/wo", "rk/x"),
     );
 }
 

@@ -42,7 +42,7 @@ const fn shell(module: &'static str, may_name: &'static [&'static str]) -> Row {
 /// `wal` and `replica` are siblings, unaware of each other; `shard` alone composes them, and the
 /// shells see `shard` alone.
 const ROWS: &[Row] = &[
-    pure("types", &[]),
+    pure("types", &["limits"]),
     pure("limits", &[]),
     pure("buffers", &["types", "limits"]),
     pure("wire", &["types", "limits"]),
