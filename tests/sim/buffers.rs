@@ -1,10 +1,10 @@
 //! The pool of buffers of one simulated node.
 //!
 //! It is `millrace::buffers::Buffers` over plain memory and holds its users to the contract written
-//! there: an id that was given back is never named again, bytes do not change while an operation holds
-//! them, every buffer is released exactly once. Breaking the contract is a bug of the core and panics.
-//! Ids are never used twice. Methods of the trait are the core's side; `hold`, `unhold`, `fill`,
-//! `held_bytes`, `put` and `release` are the shell's. Read `disk.rs` next.
+//! there: an id that was given back is never named again, bytes do not change while an operation
+//! holds them, every buffer is released exactly once. Breaking the contract is a bug of the core
+//! and panics. Ids are never used twice. Methods of the trait are the core's side; `hold`,
+//! `unhold`, `fill`, `held_bytes`, `put` and `release` are the shell's. Read `disk.rs` next.
 
 use core::ops::Range;
 use millrace::buffers::Buffers;
@@ -80,8 +80,8 @@ impl SimBuffers {
         assert!(missing.is_empty(), "buffers never given back: {missing:?}");
     }
 
-    /// A buffer for an event: `bytes` at its start, zeros behind them up to its end. None if the pool
-    /// has no room. It belongs to the core that gets the event.
+    /// A buffer for an event: `bytes` at its start, zeros behind them up to its end. None if the
+    /// pool has no room. It belongs to the core that gets the event.
     pub fn put(&mut self, bytes: &[u8]) -> Option<BufferId> {
         let id = self.take(bytes.len())?;
         let whole = self.bytes_mut(id);

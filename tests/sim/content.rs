@@ -1,8 +1,10 @@
-//! The bytes of one simulated file, twice: as a reader sees them and as a loss of power leaves them.
+//! The bytes of one simulated file, twice: as a reader sees them and as a loss of power leaves
+//! them.
 //!
-//! Pages of 4096 bytes are shared between copies and a page of zeros takes no memory, so a disk can be
-//! copied thousands of times. Sectors of 512 bytes in which the two sides may differ are *dirty*:
-//! written, and not yet durable. Nothing here knows operations or names. Read `disk.rs` next.
+//! Pages of 4096 bytes are shared between copies and a page of zeros takes no memory, so a disk can
+//! be copied thousands of times. Sectors of 512 bytes in which the two sides may differ are
+//! *dirty*: written, and not yet durable. Nothing here knows operations or names. Read `disk.rs`
+//! next.
 
 use millrace::limits::{DISK_ALIGNMENT, SECTOR};
 use std::collections::BTreeSet;

@@ -1,15 +1,16 @@
 //! The disk of one log, simulated: the directory behind the seam of `millrace::wal::op`.
 //!
 //! Operations are submitted, stay in flight, and complete in any order that the caller likes. A
-//! completed operation is durable, one in flight may have happened or not: [`Disk::crash`] makes a disk
-//! after a loss of power of it, [`Disk::kill`] one after the death of the process, where what was in
-//! flight may be seen by a reader and still be lost later. Faults are drawn from [`DiskOptions`] or
-//! set for one operation with [`Disk::inject`]. Breaking the seam's contract (unaligned or overlapping
-//! writes, a file that is not open, a write past the end of a file) is a bug of the core and panics.
+//! completed operation is durable, one in flight may have happened or not: [`Disk::crash`] makes a
+//! disk after a loss of power of it, [`Disk::kill`] one after the death of the process, where what
+//! was in flight may be seen by a reader and still be lost later. Faults are drawn from
+//! [`DiskOptions`] or set for one operation with [`Disk::inject`]. Breaking the seam's contract
+//! (unaligned or overlapping writes, a file that is not open, a write past the end of a file) is a
+//! bug of the core and panics.
 //!
-//! A use: `submit(op, &mut buffers)` returns the latency drawn for it; the caller's clock decides when
-//! to call `complete(ticket, &mut buffers)`, whose answer goes to the core. A copy of a disk is cheap.
-//! Read `content.rs` for the bytes, `disk_crash.rs` for the states after a crash.
+//! A use: `submit(op, &mut buffers)` returns the latency drawn for it; the caller's clock decides
+//! when to call `complete(ticket, &mut buffers)`, whose answer goes to the core. A copy of a disk
+//! is cheap. Read `content.rs` for the bytes, `disk_crash.rs` for the states after a crash.
 
 use super::buffers::SimBuffers;
 use super::content::{Content, Pages, sectors};

@@ -1,9 +1,10 @@
 //! The states of a simulated disk after a crash.
 //!
-//! What completed is durable. What was in flight happened wholly, not at all, or, for a write, in any
-//! subset of its sectors of 512 bytes. A loss of power also takes any subset of what reached the device
-//! and was never made durable. The caller chooses with an [`Outcome`] per operation in flight, or
-//! leaves it to chance. All files are closed afterwards but for the checkpoint, which is always open.
+//! What completed is durable. What was in flight happened wholly, not at all, or, for a write, in
+//! any subset of its sectors of 512 bytes. A loss of power also takes any subset of what reached
+//! the device and was never made durable. The caller chooses with an [`Outcome`] per operation in
+//! flight, or leaves it to chance. All files are closed afterwards but for the checkpoint, which is
+//! always open.
 
 use super::content::sectors;
 use super::disk::{Disk, InFlight};
@@ -55,8 +56,8 @@ impl Disk {
         self.crash_with(&outcomes, rng)
     }
 
-    /// The disk after a loss of power now, with this outcome for each operation in flight, in order;
-    /// `rng` decides over what reached the device before and was never made durable.
+    /// The disk after a loss of power now, with this outcome for each operation in flight, in
+    /// order; `rng` decides over what reached the device before and was never made durable.
     pub fn crash_with(&self, outcomes: &[Outcome], rng: &mut Rng) -> Disk {
         let mut after = self.clone();
         after.rng = rng.fork();
@@ -83,8 +84,8 @@ impl Disk {
         after
     }
 
-    /// The disk after the death of the process now: what was in flight may be seen, and a later loss
-    /// of power may still take it. `rng` chooses among the legal states.
+    /// The disk after the death of the process now: what was in flight may be seen, and a later
+    /// loss of power may still take it. `rng` chooses among the legal states.
     pub fn kill(&self, rng: &mut Rng) -> Disk {
         let outcomes: Vec<Outcome> = self.in_flight().map(|op| Outcome::any(op, rng)).collect();
         let mut after = self.clone();

@@ -1,7 +1,7 @@
 //! How a simulated disk behaves, which faults it has, and what it counts.
 //!
-//! All chances are zero in [`DiskOptions::sound`]; a run draws its own and may change them at any time.
-//! Nothing here acts. Read `disk.rs` next.
+//! All chances are zero in [`DiskOptions::sound`]; a run draws its own and may change them at any
+//! time. Nothing here acts. Read `disk.rs` next.
 
 use super::rng::Chance;
 

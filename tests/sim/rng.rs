@@ -1,8 +1,8 @@
 //! Chance, reproducible: splitmix64, a few lines of our own so that a seed means the same for ever.
 //!
 //! Every draw of a run comes from one of these; no other source of chance is allowed in simulated
-//! tests. `fork` gives a part of the run its own stream, so that a change in one part does not shift
-//! the draws of the others. Read `disk.rs` next.
+//! tests. `fork` gives a part of the run its own stream, so that a change in one part does not
+//! shift the draws of the others. Read `disk.rs` next.
 
 /// A stream of draws.
 #[derive(Clone, Debug)]
