@@ -105,11 +105,20 @@ impl Disk {
 
     /// The files a starting log finds.
     pub fn files(&self) -> Vec<FileEntry> {
+        self.entries(&self.names)
+    }
+
+    /// The files that a loss of power surely leaves.
+    pub fn durable_files(&self) -> Vec<FileEntry> {
+        self.entries(&self.durable_names)
+    }
+
+    fn entries(&self, names: &BTreeMap<FileName, Node>) -> Vec<FileEntry> {
         let entry = |(name, node): (&FileName, &Node)| FileEntry {
             name: *name,
             len: self.nodes[node].current().len(),
         };
-        self.names.iter().map(entry).collect()
+        names.iter().map(entry).collect()
     }
 
     /// What a reader of this file sees.
