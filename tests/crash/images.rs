@@ -1,9 +1,9 @@
 //! What may be on a disk after a crash, and whether the log comes back from it.
 //!
-//! At a point of a run, [`Examiner::freeze`] makes images of the disk as a loss of power or the death
-//! of the process could leave it, and examines each: recover (sometimes crashing inside the recovery
-//! too), compare, append more, crash again, recover again, compare. All are made from the seed. Read
-//! `model.rs` for the comparisons, `workload.rs` for the runs.
+//! At a point of a run, [`Examiner::freeze`] makes images of the disk as a loss of power or the
+//! death of the process could leave it, and examines each: recover (sometimes crashing inside the
+//! recovery too), compare, append more, crash again, recover again, compare. All are made from the
+//! seed. Read `model.rs` for the comparisons, `workload.rs` for the runs.
 
 use crate::model::Model;
 use crate::rig::Rig;
@@ -184,8 +184,8 @@ impl Examiner {
     }
 }
 
-/// Outcomes of the operations in flight: each wholly there or not at all. All subsets if they are few,
-/// else none, all, and some.
+/// Outcomes of the operations in flight: each wholly there or not at all. All subsets if they are
+/// few, else none, all, and some.
 fn subsets(ops: &[DiskOp], rng: &mut Rng) -> Vec<Vec<Outcome>> {
     let outcome = |there: bool| if there { Outcome::Whole } else { Outcome::Not };
     if ops.len() <= ALL_SUBSETS_UP_TO {

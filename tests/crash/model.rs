@@ -1,9 +1,10 @@
 //! What the log must hold, known apart from the log.
 //!
-//! The model remembers every block that was given to the disk, byte for byte, what was reported durable
-//! or saved, and which cut is under way. From that follow the bounds for any crash: what must be there,
-//! what may be there. It reads the simulated disk with the wire formats alone, never through the log's
-//! code. Read `rig.rs` for who feeds it, `images.rs` for who asks it after a crash.
+//! The model remembers every block that was given to the disk, byte for byte, what was reported
+//! durable or saved, and which cut is under way. From that follow the bounds for any crash: what
+//! must be there, what may be there. It reads the simulated disk with the wire formats alone, never
+//! through the log's code. Read `rig.rs` for who feeds it, `images.rs` for who asks it after a
+//! crash.
 
 use crate::sim::content::Pages;
 use crate::sim::disk::Disk;

@@ -1,9 +1,9 @@
 //! One log over the simulated disk, with the model watching.
 //!
-//! The rig does what a shell and a shard do: it carries operations to the disk, completes them in an
-//! order that its seed draws, hands outputs on, and gives buffers back. Every output goes through the
-//! model first, so a wrong word of the log ends the run at once. Read `model.rs` for what is checked,
-//! `workload.rs` and `images.rs` for who drives it.
+//! The rig does what a shell and a shard do: it carries operations to the disk, completes them in
+//! an order that its seed draws, hands outputs on, and gives buffers back. Every output goes
+//! through the model first, so a wrong word of the log ends the run at once. Read `model.rs` for
+//! what is checked, `workload.rs` and `images.rs` for who drives it.
 
 use crate::maker;
 use crate::model::{Model, Promise};
@@ -364,8 +364,8 @@ impl Rig {
         }
     }
 
-    /// Reads some blocks from `from` on and compares them. Returns the number of blocks that came at
-    /// once.
+    /// Reads some blocks from `from` on and compares them. Returns the number of blocks that came
+    /// at once.
     pub fn load(&mut self, from: u64, end: u64, max_bytes: usize) -> Option<u64> {
         let request = self.next_request;
         self.next_request += 1;

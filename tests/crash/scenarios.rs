@@ -1,4 +1,5 @@
-//! Scripted cases beside the random runs: each aims at one promise and goes through all of its cases.
+//! Scripted cases beside the random runs: each aims at one promise and goes through all of its
+//! cases.
 //!
 //! They use the same rig and model, so everything that holds for the runs is checked here too. Read
 //! `workload.rs` for the random runs.
@@ -114,8 +115,8 @@ fn torn_tail_of_every_length_and_every_subset_of_sectors() {
     }
 }
 
-/// A suffix longer than the write window: what is left of it in the middle of the cut must still read
-/// as a cut, not as damage.
+/// A suffix longer than the write window: what is left of it in the middle of the cut must still
+/// read as a cut, not as damage.
 #[test]
 fn a_cut_longer_than_the_write_window_survives_a_crash_anywhere() {
     let config = Config {
@@ -391,7 +392,8 @@ fn cut_waits_for_writes_in_flight() {
     }
 }
 
-/// Torn writes over the place of a suffix that was cut: nothing of it comes back, nothing is damage.
+/// Torn writes over the place of a suffix that was cut: nothing of it comes back, nothing is
+/// damage.
 #[test]
 fn torn_after_truncation_is_torn() {
     for seed in 0..64 {

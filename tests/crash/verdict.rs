@@ -1,8 +1,8 @@
 //! How a checker says what it found: a panic with a named verdict.
 //!
-//! The form is `verdict: NAME after N images: DETAILS (WHERE)`, on a line of its own; `scripts/mutants`
-//! looks for it. N counts the post-crash images examined by this test so far, WHERE is what replays
-//! the case. Read `model.rs` for what is checked.
+//! The form is `verdict: NAME after N images: DETAILS (WHERE)`, on a line of its own;
+//! `scripts/mutants` looks for it. N counts the post-crash images examined by this test so far,
+//! WHERE is what replays the case. Read `model.rs` for what is checked.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Arguments;

@@ -1,9 +1,9 @@
 //! A run of a log's life: create, append, roll, save, follow, cut, trim, read, stop, crash, start.
 //!
 //! What happens is drawn from the seed. Before every completion of a disk operation the run stands
-//! still and the images of that point are examined. At the end of each life one of the states that a
-//! crash may leave becomes the disk of the next life. Read `images.rs` for the images, `rig.rs` for
-//! the log under test.
+//! still and the images of that point are examined. At the end of each life one of the states that
+//! a crash may leave becomes the disk of the next life. Read `images.rs` for the images, `rig.rs`
+//! for the log under test.
 
 use crate::images::{Examiner, Tally};
 use crate::model::Model;
@@ -244,8 +244,8 @@ impl Run {
         }
     }
 
-    /// A log that failed asks nothing of the disk any more and acknowledges nothing (the rig sees to
-    /// the latter).
+    /// A log that failed asks nothing of the disk any more and acknowledges nothing (the rig sees
+    /// to the latter).
     fn check_silence(&mut self) {
         let before = self.rig.disk.counts().changes();
         while self.io() {}
