@@ -228,8 +228,9 @@ pub fn check_from_client(bytes: &[u8]) -> Result<ClientHalf, BatchError> {
     Ok(half)
 }
 
-/// Writes the leader's half and `header_crc` over a header whose client's half is there.
-pub fn write_leader_half(header: &mut [u8], half: &LeaderHalf) {
+/// Writes the leader's half and `header_crc` over a header whose client's half is there; returns the
+/// CRC.
+pub fn write_leader_half(header: &mut [u8], half: &LeaderHalf) -> u32 {
     put(header, 0, &MAGIC);
     header[4] = VERSION;
     header[5] = half.kind.number();
@@ -243,6 +244,7 @@ pub fn write_leader_half(header: &mut [u8], half: &LeaderHalf) {
     header[50..CLIENT_HALF].fill(0);
     let crc = crc_with_zeroed(&header[..BATCH_HEADER], HEADER_CRC);
     put(header, HEADER_CRC, &crc.to_le_bytes());
+    crc
 }
 
 /// Reads the prefix of the batch at the start of `bytes` and checks its header (not its body).
