@@ -31,6 +31,11 @@ mod segments;
 mod start;
 mod writer;
 
+#[cfg(test)]
+mod append_tests;
+#[cfg(test)]
+mod rig;
+
 pub use config::Config;
 pub use log::Log;
 pub use output::{
