@@ -362,7 +362,7 @@ impl Recovery {
 }
 
 /// Refuses a header of a version that is not known here: it may be sound in a way unknown to us, so
-/// nothing of it is cut.
+/// nothing of it is cut. No version is 0: that is a torn header.
 pub(super) fn refuse_version(
     bytes: &[u8],
     magic: &[u8; 4],
@@ -370,7 +370,7 @@ pub(super) fn refuse_version(
     position: u64,
     block: BlockNo,
 ) -> Result<(), Refusal> {
-    let known = bytes.len() < 5 || &bytes[..4] != magic || bytes[4] == 1;
+    let known = bytes.len() < 5 || &bytes[..4] != magic || bytes[4] <= 1;
     if known {
         return Ok(());
     }

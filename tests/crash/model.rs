@@ -12,7 +12,7 @@ use crate::verdict::verdict;
 use millrace::limits::{DISK_ALIGNMENT, SEGMENT_HEADER};
 use millrace::types::{BlockNo, Epoch, NodeId};
 use millrace::wal::op::{FileEntry, FileName};
-use millrace::wal::{Recovered, RecoveredMemory, SaveId};
+use millrace::wal::{CutDone, Recovered, RecoveredMemory, SaveId};
 use millrace::wire::block::{self, BlockHeader};
 use millrace::wire::checkpoint::{self, Checkpoint};
 use millrace::wire::segment;
@@ -86,6 +86,8 @@ pub struct Model {
     pub expect_lost: bool,
     /// Promises asked for and not yet reported saved, oldest first.
     asked: Vec<(SaveId, Promise)>,
+    /// Such promises of the process before: any of them may be found.
+    asked_before: Vec<Promise>,
     /// Blocks that were cut: number and CRC of the header.
     gone: BTreeSet<(u64, u32)>,
 }
@@ -133,6 +135,12 @@ impl Model {
         self.blocks.len() as u64
     }
 
+    /// A new process begins: its saves are numbered anew.
+    pub fn new_process(&mut self) {
+        let asked = self.asked.drain(..).map(|(_, promise)| promise);
+        self.asked_before.extend(asked);
+    }
+
     /// A save was asked for.
     pub fn asked(&mut self, id: SaveId, promise: Promise) {
         self.asked.push((id, promise));
@@ -173,7 +181,7 @@ impl Model {
             let (from, sealed) = (self.durable_end, self.end());
             verdict!(
                 acked_before_durable,
-                "durable end {end} at offset {offset}: before {from}, sealed {sealed}, offset there \
+                "durable end {end} at offset {offset}: before {from}, sealed {sealed}, offset \
                  {known_offset}"
             );
         }
@@ -182,14 +190,18 @@ impl Model {
     }
 
     /// The cut under way is done.
-    pub fn cut_done(&mut self, log_end: u64, disk: &Disk) {
+    pub fn cut_done(&mut self, done: CutDone, disk: &Disk) {
+        let log_end = done.log_end.0;
         let from = self.cutting.take();
         let expected = from.map(|from| from.min(self.end()));
-        if expected != Some(log_end) {
-            verdict!(bytes_differ, "a cut at {from:?} ends at {log_end}");
+        let gone = self.end().saturating_sub(log_end);
+        if expected != Some(log_end) || done.blocks != gone {
+            verdict!(bytes_differ, "a cut at {from:?} ends as {done:?}, sealed {}", self.end());
         }
-        let held_from = self.durable_end.min(log_end);
-        self.check_held(disk, Side::Durable, held_from, log_end);
+        if gone == 0 {
+            return;
+        }
+        self.check_held(disk, Side::Durable, self.durable_end, log_end);
         self.truncate(log_end);
         self.check_nothing_left(disk, Side::Durable);
     }
@@ -237,7 +249,7 @@ impl Model {
         self.check_facts(found);
         self.check_nothing_left(disk, Side::Current);
         self.cutting = None;
-        self.asked.clear();
+        self.asked_before.clear();
         self.saved = Promise {
             promised: found.promised,
             vote: found.vote,
@@ -269,7 +281,7 @@ impl Model {
         };
         if !whole || !self.may_promise(&promise) {
             let want = self.saved;
-            let asked = &self.asked;
+            let asked = &self.asked_before;
             verdict!(
                 checkpoint_went_back,
                 "found {:?} {promise:?}, saved was {want:?}, asked since {asked:?}",
@@ -282,7 +294,9 @@ impl Model {
     fn may_promise(&self, found: &Promise) -> bool {
         let same =
             |promise: &Promise| promise.promised == found.promised && promise.vote == found.vote;
-        let known = same(&self.saved) || self.asked.iter().any(|(_, promise)| same(promise));
+        let known = same(&self.saved)
+            || self.asked.iter().any(|(_, promise)| same(promise))
+            || self.asked_before.iter().any(same);
         known && (self.saved.log_start..=self.trim_to).contains(&found.log_start)
     }
 

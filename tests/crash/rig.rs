@@ -61,7 +61,8 @@ pub struct Rig {
 
 impl Rig {
     /// Starts a log on what is on `disk`.
-    pub fn start(config: &Config, disk: Disk, model: Model, now: Time, seed: u64) -> Rig {
+    pub fn start(config: &Config, disk: Disk, mut model: Model, now: Time, seed: u64) -> Rig {
+        model.new_process();
         let mut rig = Rig {
             log: Log::new(config.clone(), &disk.files(), now),
             config: config.clone(),
@@ -126,11 +127,13 @@ impl Rig {
                 }
                 self.model.durable(end.0, offset.0, &self.disk);
             }
+            // Recovery's own save: nobody asked for it.
+            Output::Saved(_) if self.recovered.is_none() => {}
             Output::Saved(id) => {
                 self.model.saved(id, &self.disk);
                 self.last_saved = Some(id);
             }
-            Output::CutDone(done) => self.model.cut_done(done.log_end.0, &self.disk),
+            Output::CutDone(done) => self.model.cut_done(done, &self.disk),
             Output::Loaded { result, .. } => {
                 self.check_load_end(result);
             }
@@ -351,7 +354,7 @@ impl Rig {
 
     /// Asks for a clean stop and waits for it.
     pub fn stop(&mut self) {
-        self.log.stop(self.now, &mut self.buffers);
+        self.log.stop();
         self.pump();
         self.drain();
         if self.failed.is_none() {

@@ -38,7 +38,8 @@ fn one_block_in_flight(rig: &mut Rig, body_len: usize) -> u64 {
     let end = rig.model.end();
     let epoch = rig.log.last_epoch();
     assert!(rig.append(epoch, body_len), "room for one batch");
-    rig.tick();
+    rig.log.seal_if_due(rig.now, &mut rig.buffers);
+    rig.pump();
     assert_eq!(rig.model.end(), end + 1, "an idle log seals at once");
     end
 }

@@ -68,7 +68,7 @@ pub struct Disk {
     pub(super) open: BTreeMap<FileId, Node>,
     pub(super) in_flight: Vec<InFlight>,
     /// Faults to come: after so many more writes to segments.
-    injected: Vec<(u64, DiskFault)>,
+    pub(super) injected: Vec<(u64, DiskFault)>,
     next_node: u64,
     counts: DiskCounts,
 }

@@ -3,8 +3,8 @@
 //! What completed is durable. What was in flight happened wholly, not at all, or, for a write, in
 //! any subset of its sectors of 512 bytes. A loss of power also takes any subset of what reached
 //! the device and was never made durable. The caller chooses with an [`Outcome`] per operation in
-//! flight, or leaves it to chance. All files are closed afterwards but for the checkpoint, which is
-//! always open.
+//! flight, or leaves it to chance. Injected faults are forgotten. All files are closed afterwards
+//! but for the checkpoint, which is always open.
 
 use super::content::sectors;
 use super::disk::{Disk, InFlight};
@@ -105,6 +105,7 @@ impl Disk {
     /// Takes what is in flight and closes all files.
     fn stop(&mut self, outcomes: &[Outcome]) -> Vec<InFlight> {
         let in_flight = std::mem::take(&mut self.in_flight);
+        self.injected.clear();
         assert!(
             outcomes.len() == in_flight.len(),
             "one outcome for each operation in flight"
