@@ -34,6 +34,10 @@ mod writer;
 #[cfg(test)]
 mod append_tests;
 #[cfg(test)]
+mod cut_tests;
+#[cfg(test)]
+mod recovery_tests;
+#[cfg(test)]
 mod rig;
 
 pub use config::Config;

@@ -216,7 +216,8 @@ impl Log {
         self.evict();
     }
 
-    /// Takes away every block from `from` on; an open block as well. `CutDone` follows.
+    /// Takes away every block from `from` on; an open block as well. `CutDone` follows, at once if there
+    /// is nothing to take, never if the log is closed.
     pub fn cut(&mut self, from: BlockNo) {
         if !matches!(self.state, State::Open | State::Stopping) {
             return;

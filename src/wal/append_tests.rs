@@ -311,7 +311,6 @@ fn a_follower_writes_the_same_bytes() {
 }
 
 fn replicate(leader: &mut Rig, follower: &mut Rig, from: BlockNo) -> BlockNo {
-    use crate::buffers::Buffers;
     let mut run = Vec::new();
     let mut next = from;
     // Several loads make one run, so that runs span rolls.
@@ -320,16 +319,10 @@ fn replicate(leader: &mut Rig, follower: &mut Rig, from: BlockNo) -> BlockNo {
         next = blocks[0].0.block.next();
         run.extend(blocks);
     }
-    let len = run.iter().map(|(_, bytes)| bytes.len()).sum();
-    let buffer = follower.pool.take(len).expect("no limit");
-    let mut at = 0;
-    for (header, bytes) in &run {
-        assert!(!values_of(header, bytes).is_empty());
-        follower.pool.bytes_mut(buffer)[at..at + bytes.len()].copy_from_slice(bytes);
-        at += bytes.len();
-    }
-    let headers: Vec<_> = run.iter().map(|(header, _)| *header).collect();
-    follower.log.write_run(buffer, &headers, &follower.pool);
-    follower.drain();
+    assert!(
+        run.iter()
+            .all(|(header, bytes)| !values_of(header, bytes).is_empty())
+    );
+    follower.write_run(&run);
     next
 }

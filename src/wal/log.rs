@@ -385,11 +385,11 @@ impl Log {
     }
 
     /// Changes the checkpoint: both copies, one after the other. Changes made meanwhile share a write.
-    /// Not while recovery runs, and on a blank log not before `create`.
+    /// Not while recovery runs, and on a blank log not before `create`. A closed log saves nothing.
     pub fn save(&mut self, change: impl FnOnce(&mut Checkpoint)) -> SaveId {
-        let ready = self.state != State::Recovering && self.state != State::Refused;
+        let serves = matches!(self.state, State::Open | State::Stopping);
         assert!(
-            ready && self.created.is_some(),
+            self.state != State::Recovering && (!serves || self.created.is_some()),
             "there is no checkpoint to change"
         );
         change(&mut self.saver.checkpoint);

@@ -31,12 +31,13 @@ use super::output::{RecoveredMemory, Refusal, Torn};
 use super::reader::Reader;
 use super::saver::read_copies;
 use super::scan::Scan;
+use super::search::sound_header;
 use super::segments::Segment;
 use crate::buffers::Buffers;
 use crate::limits::{BLOCK_HEADER, CHECKPOINT_COPY, SEGMENT_HEADER};
 use crate::types::{BlockNo, BufferId, FileId};
 use crate::wire::checkpoint::{Checkpoint, Memory};
-use crate::wire::{block, segment};
+use crate::wire::segment;
 use std::collections::VecDeque;
 
 /// The header where a block should be.
@@ -355,7 +356,7 @@ impl Recovery {
         found.header = segment::read(bytes);
         let first = bytes.get(SEGMENT_HEADER..).unwrap_or_default();
         if first.len() >= BLOCK_HEADER {
-            found.first = block::read_header(first).ok();
+            found.first = sound_header(first, self.config.log);
         }
         Ok(true)
     }

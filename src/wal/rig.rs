@@ -439,6 +439,16 @@ impl Rig {
         result
     }
 
+    /// Hands in consecutive blocks as one run, as follower.
+    pub(super) fn write_run(&mut self, blocks: &[(BlockHeader, Vec<u8>)]) {
+        let bytes: Vec<u8> = blocks.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
+        let headers: Vec<BlockHeader> = blocks.iter().map(|(header, _)| *header).collect();
+        let buffer = self.pool.take(bytes.len()).expect("no limit");
+        self.pool.bytes_mut(buffer)[..bytes.len()].copy_from_slice(&bytes);
+        self.log.write_run(buffer, &headers, &self.pool);
+        self.drain();
+    }
+
     pub(super) fn seal(&mut self) {
         self.log.seal_if_due(self.now, &mut self.pool);
         self.drain();

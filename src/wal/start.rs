@@ -83,6 +83,7 @@ impl Log {
                 checkpoint.clean = false;
                 checkpoint.boot_id = self.config.boot_id;
                 checkpoint.scan_from = starting.recovered.log_end;
+                checkpoint.high_watermark = starting.recovered.high_watermark;
                 let id = self.saver.want();
                 starting.save = Some(id);
                 self.created = Some(id);
