@@ -112,6 +112,11 @@ impl Examiner {
         }
     }
 
+    /// Says where the run is, for verdicts to come.
+    pub fn place(&self, what: &str) {
+        verdict::place(format!("{}, point {}, {what}", self.run, self.tally.points));
+    }
+
     /// Recovers from `disk`, compares, appends, crashes again, recovers, compares.
     fn examine(&mut self, at: &Rig, disk: Disk, kind: Kind, rng: &mut Rng) {
         verdict::count_image();

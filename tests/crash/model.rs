@@ -196,7 +196,11 @@ impl Model {
         let expected = from.map(|from| from.min(self.end()));
         let gone = self.end().saturating_sub(log_end);
         if expected != Some(log_end) || done.blocks != gone {
-            verdict!(bytes_differ, "a cut at {from:?} ends as {done:?}, sealed {}", self.end());
+            verdict!(
+                bytes_differ,
+                "a cut at {from:?} ends as {done:?}, sealed {}",
+                self.end()
+            );
         }
         if gone == 0 {
             return;

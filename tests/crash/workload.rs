@@ -106,13 +106,15 @@ impl Run {
                 self.rig.recover(1);
             }
         }
+        if self.rig.failed.is_some() {
+            return self.check_silence();
+        }
         self.rig.boot();
         self.rig.create_if_blank();
         let mut role = self.take_role();
         for step in 0..steps {
             if self.rig.failed.is_some() {
-                self.check_silence();
-                return;
+                return self.check_silence();
             }
             match role {
                 Role::Leader(epoch) => self.lead(epoch),
@@ -140,6 +142,7 @@ impl Run {
             return false;
         }
         self.examiner.freeze(&mut self.rig);
+        self.examiner.place("the run itself");
         self.rig.complete_one()
     }
 
