@@ -6,8 +6,17 @@
 #![allow(dead_code)]
 
 pub mod buffers;
+pub mod checker;
 pub mod content;
 pub mod disk;
 pub mod disk_crash;
 pub mod disk_options;
+pub mod facts;
+pub mod framing;
+pub mod image;
+pub mod log_checks;
+pub mod network;
+pub mod network_parts;
 pub mod rng;
+pub mod trace;
+pub mod verdict;
