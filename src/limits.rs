@@ -38,6 +38,15 @@ pub const WRITE_DEPTH: usize = 8;
 /// are torn, not corrupt. A constant of the format: recovery of old files depends on it.
 pub const WRITE_WINDOW: u64 = 16 << 20;
 
+/// Highest block number, offset (exclusive ends too) and tick that foreign bytes may carry. Sums of
+/// a few of them cannot overflow, and at a thousand million a second it lasts for 146 years. A
+/// constant of the format.
+pub const POSITION_MAX: u64 = 1 << 62;
+
+/// Highest epoch that foreign bytes may carry: a leader can always take a number above it. A
+/// constant of the format.
+pub const EPOCH_MAX: u32 = 1 << 31;
+
 /// Default for `segment_bytes`.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 

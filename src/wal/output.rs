@@ -1,0 +1,253 @@
+//! What a log says: outputs, answers and refusals.
+//!
+//! Everything here is plain data. Outputs come in the order in which things happened; an output
+//! never asks for an answer. Positions in blocks are exclusive where they end with `end`. Buffers
+//! named here stay the log's unless the text says otherwise. Read `log.rs` next.
+
+use super::op::DiskError;
+use crate::types::{BlockNo, BufferId, Epoch, NodeId, Offset, Tick};
+use crate::wire::block::BlockHeader;
+use crate::wire::checkpoint::LogStart;
+use core::fmt;
+
+/// Names one request to save the checkpoint; they grow by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SaveId(pub u64);
+
+/// What a log is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Reading what is on the disk.
+    Recovering,
+    /// In service. A blank log takes blocks only after `create`.
+    Open,
+    /// A clean stop was asked for and its last writes are under way.
+    Stopping,
+    /// Recovery found it damaged or not this log: closed until someone mended it. Nothing was
+    /// changed.
+    Refused,
+    /// A disk operation failed: closed until restart.
+    Failed,
+    /// Stopped cleanly.
+    Stopped,
+}
+
+/// What recovery may believe of the log's past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoveredMemory {
+    /// All it ever promised or held durably is here.
+    Whole,
+    /// It may have promised or held more. The checkpoint says so too.
+    Lost,
+    /// Nothing is here: a new disk, or a creation that never completed. `create` comes next.
+    Blank,
+}
+
+/// A torn tail that recovery cut off. Reported once: the next start does not find it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Torn {
+    /// First block that was torn.
+    pub from: BlockNo,
+    /// Blocks, whole or torn, that were erased.
+    pub blocks: u64,
+}
+
+/// A log in service after a start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// What may be believed of its past.
+    pub memory: RecoveredMemory,
+    /// The torn tail that was cut off, if there was one.
+    pub torn: Option<Torn>,
+    /// Where it begins.
+    pub log_start: LogStart,
+    /// Blocks held, all of them durable.
+    pub log_end: BlockNo,
+    /// Offset behind the last record.
+    pub end_offset: Offset,
+    /// Epoch of the last block, 0 if there is none.
+    pub last_epoch: Epoch,
+    /// Tick of the last batch, 0 if there is none.
+    pub last_tick: Tick,
+    /// Highest epoch promised.
+    pub promised: Epoch,
+    /// Node voted for in it.
+    pub vote: Option<NodeId>,
+    /// Blocks known to be committed; the truth may be further.
+    pub high_watermark: BlockNo,
+}
+
+/// Why recovery refuses a log. Its files are as they were.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The file, by its name in the log's directory.
+    pub file: String,
+    /// Position in it, bytes.
+    pub position: u64,
+    /// The block that should be there.
+    pub block: BlockNo,
+    /// The rule that is broken, with both values where two disagree.
+    pub rule: String,
+    /// What mends it.
+    pub mend: &'static str,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refusal {
+            file,
+            position,
+            block,
+            rule,
+            mend,
+        } = self;
+        write!(
+            f,
+            "{file} at {position}, block {block}: {rule}; mend: {mend}"
+        )
+    }
+}
+
+/// Where an accepted batch lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The block that it is or will be in.
+    pub block: BlockNo,
+    /// Offset of its first record.
+    pub base_offset: Offset,
+    /// Its append time.
+    pub tick: Tick,
+}
+
+/// Why an append was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppendRefusal {
+    /// No room now: the open block is full and the disk or the buffers have no place for another
+    /// one. The caller keeps the batch and tries again after the next disk completion or release.
+    Full,
+    /// The log is not open, or is cutting.
+    Closed,
+    /// The log failed.
+    Failed,
+}
+
+/// Facts of a recent block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Leadership that wrote it.
+    pub epoch: Epoch,
+    /// CRC of its header.
+    pub header_crc: u32,
+    /// Bytes of header and batches.
+    pub used_len: u32,
+    /// Offset of its first record.
+    pub base_offset: Offset,
+    /// One past the offset of its last record.
+    pub end_offset: Offset,
+    /// Position in its segment file.
+    pub position: u64,
+    /// Tick of its last batch.
+    pub last_tick: Tick,
+}
+
+/// Where a load begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// At this block.
+    Block(BlockNo),
+    /// At the block that holds this offset.
+    Offset(Offset),
+}
+
+/// Consecutive blocks in one buffer, each verified, with the position of its header in the buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// Where they are.
+    pub buffer: BufferId,
+    /// At least one block, ascending.
+    pub blocks: Vec<(BlockHeader, usize)>,
+}
+
+/// The first answer to a load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// From memory. The buffer stays the log's and may be released by it at its next call: hand it
+    /// to an action at once, or copy.
+    Now(Loaded),
+    /// From disk: an [`Output::Loaded`] with the request's number will come.
+    Later,
+    /// Below the log start, or at or past the given end or the log end.
+    NotHeld,
+}
+
+/// Why a load from disk brought nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// The block is not what was written there: damaged.
+    Corrupt {
+        /// First block of its segment file.
+        file: BlockNo,
+        /// Position in the file, bytes.
+        position: u64,
+        /// The block.
+        block: BlockNo,
+    },
+    /// The disk could not read.
+    Disk(DiskError),
+    /// The block was trimmed or truncated meanwhile, or the log closed.
+    NotHeld,
+}
+
+/// A cut is done: blocks may be appended and written again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutDone {
+    /// Blocks held now, all of them durable.
+    pub log_end: BlockNo,
+    /// Offset behind the last record.
+    pub end_offset: Offset,
+    /// Blocks that went away.
+    pub blocks: u64,
+}
+
+/// Something a log has to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Recovery is over and the log in service.
+    Recovered(Recovered),
+    /// Recovery is over and the log stays closed.
+    Refused(Refusal),
+    /// A block was closed and given to the disk: header and buffer (from its start on). The buffer
+    /// stays the log's at least until the block is durable.
+    Sealed(BlockHeader, BufferId),
+    /// The durable end moved.
+    Durable {
+        /// Blocks durable.
+        end: BlockNo,
+        /// Offset behind the last durable record.
+        offset: Offset,
+    },
+    /// Every save up to this one is durable, in both copies.
+    Saved(SaveId),
+    /// A cut is done.
+    CutDone(CutDone),
+    /// A load from disk ended. The buffer belongs to the caller.
+    Loaded {
+        /// The caller's number.
+        request: u64,
+        /// The blocks.
+        result: Result<Loaded, ReadError>,
+    },
+    /// A search by time ended.
+    Found {
+        /// The caller's number.
+        request: u64,
+        /// Offset of the first record of the batch; none if no record is that late.
+        result: Result<Option<Offset>, ReadError>,
+    },
+    /// A disk operation failed: the log is closed until restart. What failed, with the error.
+    Failed(String),
+    /// Give a buffer back.
+    Release(BufferId),
+    /// The clean stop is complete.
+    Stopped,
+}
