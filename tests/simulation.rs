@@ -7,6 +7,9 @@
 
 mod sim;
 
+#[path = "sim/checker_red.rs"]
+mod checker_red;
+
 use sim::report::Report;
 use sim::runs::{complain, run, swarm};
 use sim::verdict::Verdict;
@@ -16,7 +19,10 @@ const SEEDS: u64 = 300;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is no number")),
+    )
 }
 
 fn run_seed(seed: u64, after: u64) -> Report {
@@ -48,6 +54,9 @@ fn swarm_of_seeds() {
     println!("{seeds} seeds\n{sum}");
     if seeds >= SEEDS {
         let missing = sum.missing();
-        assert!(missing.is_empty(), "faults that never happened: {missing:?}");
+        assert!(
+            missing.is_empty(),
+            "faults that never happened: {missing:?}"
+        );
     }
 }

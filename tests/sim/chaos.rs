@@ -5,12 +5,12 @@
 //! cuts and pauses know no budget: they must never cost more than time. Each fault that needs an end
 //! puts it on the world's agenda. Read `options.rs` for the kinds, `rest.rs` for how the phase ends.
 
+use super::disk::DiskFault;
 use super::network::NetOptions;
 use super::options::Fault;
 use super::rng::{Chance, Rng};
 use super::verdict::Checked;
 use super::world::{Task, World};
-use super::disk::DiskFault;
 use millrace::limits::CHECKPOINT_COPY;
 use millrace::wal::op::FileName;
 use millrace::wire::checkpoint::{self, Memory};
@@ -232,7 +232,8 @@ impl World {
             return;
         }
         self.crash_node(node, power_lost);
-        self.report.count(if power_lost { "power_loss" } else { "kill" }, 1);
+        self.report
+            .count(if power_lost { "power_loss" } else { "kill" }, 1);
         let lasting = *self.chaos.rng.pick(&[1_000, 50_000, 1_000_000]);
         let lasting = self.chaos.rng.between(500, lasting);
         self.after(lasting, Task::Restart { node });

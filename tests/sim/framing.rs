@@ -4,10 +4,10 @@
 //! been changed on the way, and lays a run of blocks out as `Event::Frame` promises: each at a multiple
 //! of 4096, zeros behind it. Whatever does not parse ends the connection. Read `network.rs` next.
 
-use millrace::limits::{BLOCK_HEADER, DISK_ALIGNMENT, FRAME_HEADER};
+use millrace::limits::FRAME_HEADER;
 use millrace::types::{LogId, padded};
 use millrace::wire::body::Body;
-use millrace::wire::frame;
+use millrace::wire::{block, frame};
 
 /// A frame that arrived.
 #[derive(Debug)]
@@ -17,9 +17,6 @@ pub struct Decoded {
     /// Its payload, laid out if it is a run of blocks.
     pub payload: Option<Vec<u8>>,
 }
-
-/// Where a block's header says how many bytes of it are used.
-const USED_LEN_AT: usize = 20;
 
 /// The bytes of a frame on the wire.
 pub fn encode(body: &Body, log: LogId, payload: &[u8]) -> Vec<u8> {
@@ -39,28 +36,32 @@ pub fn decode(bytes: &[u8], log: LogId) -> Option<Decoded> {
     frame::check(&header, head, body).ok()?;
     let body = Body::decode(header.kind, body)?.ok()?;
     let payload = match &body {
-        Body::Replicate(run) => lay_out(payload, run.count, run.padded_len)?,
-        Body::FetchOk(run) => lay_out(payload, run.count, run.padded_len)?,
+        Body::Replicate(run) => lay_out(payload, run.count, run.padded_len),
+        Body::FetchOk(run) => lay_out(payload, run.count, run.padded_len),
         _ => payload.to_vec(),
     };
     let payload = (!payload.is_empty()).then_some(payload);
     Some(Decoded { body, payload })
 }
 
-/// A run of `count` blocks as the core wants it: `padded_len` bytes in all.
-fn lay_out(mut wire: &[u8], count: u32, padded_len: u32) -> Option<Vec<u8>> {
-    let mut laid_out = Vec::with_capacity((padded_len as usize).min(1 << 25));
+/// A run of `count` blocks as the core wants it: `room` bytes in all. A block that cannot be found,
+/// because a header is broken or says more than there is, leaves zeros in its place and behind it:
+/// whoever checks the run refuses it there.
+fn lay_out(mut wire: &[u8], count: u32, room: u32) -> Vec<u8> {
+    let mut laid_out = vec![0; room as usize];
+    let mut at = 0;
     for _ in 0..count {
-        let used = wire.get(USED_LEN_AT..USED_LEN_AT + 4)?;
-        let used = u32::from_le_bytes(used.try_into().ok()?) as usize;
-        if used < BLOCK_HEADER {
-            return None;
+        let Ok(header) = block::read_header(wire) else {
+            break;
+        };
+        let used = header.used_len as usize;
+        if used > wire.len() || at + padded(used) > laid_out.len() {
+            break;
         }
-        let (block, rest) = wire.split_at_checked(used)?;
+        let (block, rest) = wire.split_at(used);
+        laid_out[at..at + used].copy_from_slice(block);
+        at += padded(used);
         wire = rest;
-        laid_out.extend_from_slice(block);
-        laid_out.resize(padded(laid_out.len()), 0);
     }
-    debug_assert!(laid_out.len().is_multiple_of(DISK_ALIGNMENT));
-    (wire.is_empty() && laid_out.len() == padded_len as usize).then_some(laid_out)
+    laid_out
 }

@@ -6,7 +6,9 @@
 #![allow(dead_code)]
 
 pub mod buffers;
+pub mod chaos;
 pub mod checker;
+pub mod client;
 pub mod content;
 pub mod disk;
 pub mod disk_crash;
@@ -17,16 +19,14 @@ pub mod image;
 pub mod log_checks;
 pub mod network;
 pub mod network_parts;
-pub mod rng;
-pub mod trace;
-pub mod verdict;
-pub mod chaos;
-pub mod client;
 pub mod node;
 pub mod options;
 pub mod report;
 pub mod rest;
+pub mod rng;
+pub mod runs;
+pub mod trace;
+pub mod verdict;
 pub mod world;
 pub mod world_client;
 pub mod world_node;
-pub mod runs;

@@ -174,8 +174,8 @@ impl Options {
         // A batch that needs a block of its own larger than others must fit as well.
         let largest = padded(self.max_block_bytes * *rng.pick(&[1, 1, 2]));
         self.max_batch_bytes = largest - 128;
-        self.disk.segment_bytes = (*rng.pick(&[48 << 10, 128 << 10, 512 << 10]))
-            .max(4096 + 2 * largest as u64);
+        self.disk.segment_bytes =
+            (*rng.pick(&[48 << 10, 128 << 10, 512 << 10])).max(4096 + 2 * largest as u64);
         self.max_block_records = *rng.pick(&[1, 10, 1000]);
         let blocks = *rng.pick(&[1, 2, 4, 32]);
         self.link.initial_credit_bytes = (largest * blocks) as u64;

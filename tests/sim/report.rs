@@ -91,7 +91,10 @@ impl fmt::Display for Report {
             writeln!(f, "{kind:<20} {times:>10}")?;
         }
         let [local, leader, quorum] = self.acked;
-        writeln!(f, "acked appends: quorum {quorum}, leader {leader}, local {local}")?;
+        writeln!(
+            f,
+            "acked appends: quorum {quorum}, leader {leader}, local {local}"
+        )?;
         writeln!(
             f,
             "leader-acked cut after lost memory: {}, local-acked gone: {}, blocks cut: {}",

@@ -68,7 +68,10 @@ impl World {
         }
         let states: Vec<String> = (0..self.nodes.len()).map(|n| self.state_of(n)).collect();
         done_in_time(false, || {
-            format!("{what}: not within {REST_WITHIN_US} us; {}", states.join("; "))
+            format!(
+                "{what}: not within {REST_WITHIN_US} us; {}",
+                states.join("; ")
+            )
         })
     }
 
@@ -86,7 +89,10 @@ impl World {
             return Ok(None);
         }
         let nodes = 0..self.nodes.len();
-        nodes.map(|node| self.observe(node)).collect::<Result<_, _>>().map(Some)
+        nodes
+            .map(|node| self.observe(node))
+            .collect::<Result<_, _>>()
+            .map(Some)
     }
 
     /// Whether a leader is open, and everybody has and knows everything.
@@ -180,7 +186,10 @@ impl World {
         })?;
         self.run_until(self.now_us + 1_000_000)?;
         for node in &self.nodes {
-            let held = node.process.as_ref().map(|process| process.buffers.used_bytes());
+            let held = node
+                .process
+                .as_ref()
+                .map(|process| process.buffers.used_bytes());
             memory_held(node.index, held.unwrap_or(0), 0, "after a clean stop")?;
         }
         Ok(())

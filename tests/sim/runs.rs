@@ -37,7 +37,9 @@ pub fn run(script: Script, seed: u64, keep: bool) -> (Result<Report, Verdict>, R
 pub fn swarm(seed: u64, trace: Rc<RefCell<Trace>>) -> Result<Report, Verdict> {
     let mut rng = Rng::new(seed);
     let options = Options::of_seed(&mut rng);
-    trace.borrow_mut().note(0, format_args!("seed {seed}: {options:?}"));
+    trace
+        .borrow_mut()
+        .note(0, format_args!("seed {seed}: {options:?}"));
     let mut world = World::new(options, rng, trace);
     world.start()?;
     world.begin_faults();
@@ -75,6 +77,8 @@ pub fn complain(script: Script, name: &str, seed: u64, after: u64, verdict: &Ver
     }
     println!("{name}: again with SEED={seed}");
     if again.err().as_ref() != Some(verdict) {
-        println!("{name}: the second time it went another way: the run is not a function of its seed");
+        println!(
+            "{name}: the second time it went another way: the run is not a function of its seed"
+        );
     }
 }

@@ -229,13 +229,7 @@ impl World {
     }
 
     /// A node answers a client.
-    pub fn reply(
-        &mut self,
-        node: usize,
-        request: Request,
-        body: Body,
-        payload: &[u8],
-    ) -> Checked {
+    pub fn reply(&mut self, node: usize, request: Request, body: Body, payload: &[u8]) -> Checked {
         let key = (request.connection, request.correlation);
         let Some((client, waiting)) = self.open_requests.remove(&key) else {
             let sessions = self.clients.iter().filter_map(|client| client.session);
@@ -311,9 +305,8 @@ impl World {
     /// Who holds an acknowledged batch now, at the place the answer names.
     fn holders_of(&self, node: usize, id: BatchId, ack: &Ack) -> Holders {
         let facts = self.nodes[node].image.chained(ack.block);
-        let at_its_place = |batch: &BatchFacts| {
-            batch.id == Some(id) && batch.base_offset == ack.base_offset
-        };
+        let at_its_place =
+            |batch: &BatchFacts| batch.id == Some(id) && batch.base_offset == ack.base_offset;
         let facts = facts.filter(|facts| facts.batches.iter().any(at_its_place));
         Holders {
             leader: facts.is_some(),

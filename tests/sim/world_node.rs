@@ -106,7 +106,10 @@ impl World {
     }
 
     fn process(&mut self, node: usize) -> &mut super::node::Process {
-        self.nodes[node].process.as_mut().expect("it acts, so it runs")
+        self.nodes[node]
+            .process
+            .as_mut()
+            .expect("it acts, so it runs")
     }
 
     fn close(&mut self, connection: ConnectionId, code: Code) {
@@ -293,7 +296,10 @@ impl World {
     pub fn observe(&mut self, node: usize) -> Result<ShardStatus, Verdict> {
         let time = self.nodes[node].time(self.now_us);
         let at = &self.nodes[node];
-        let process = at.process.as_ref().expect("only a running node is observed");
+        let process = at
+            .process
+            .as_ref()
+            .expect("only a running node is observed");
         let status = process.shard.status(time);
         let held = process.buffers.used_bytes();
         let bound = self.options.memory_bound();
