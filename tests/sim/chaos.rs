@@ -113,7 +113,11 @@ impl World {
             }),
             Fault::Flip => {
                 let flip = Chance(*self.chaos.rng.pick(&[5_000, 50_000, 200_000]));
-                self.network_for_a_while(|options| options.flip = flip);
+                let which = self.chaos.rng.below(3);
+                self.network_for_a_while(|options| {
+                    options.head_flip = if which == 0 { Chance::NEVER } else { flip };
+                    options.payload_flip = if which == 1 { Chance::NEVER } else { flip };
+                });
             }
             Fault::Kill => self.crash_for_a_while(node, false),
             Fault::PowerLoss => self.crash_for_a_while(node, true),

@@ -25,6 +25,7 @@ pub mod report;
 pub mod rest;
 pub mod rng;
 pub mod runs;
+pub mod scenarios;
 pub mod trace;
 pub mod verdict;
 pub mod world;

@@ -32,6 +32,8 @@ pub struct Network {
     blocked: Vec<Vec<bool>>,
     up: Vec<bool>,
     paused: Vec<bool>,
+    /// The next frame sent on this connection gets a bit of its typed body inverted.
+    flip_once: Option<ConnectionId>,
 }
 
 #[derive(Debug)]
@@ -69,7 +71,21 @@ impl Network {
             blocked: vec![vec![false; nodes]; nodes],
             up: vec![false; nodes],
             paused: vec![false; nodes],
+            flip_once: None,
         }
+    }
+
+    /// The next frame sent on this connection gets a bit of its typed body inverted.
+    pub fn flip_next(&mut self, connection: ConnectionId) {
+        self.flip_once = Some(connection);
+    }
+
+    /// The id at the end of `from` of an open connection that it dialed to `to`.
+    pub fn dialed_id(&self, from: usize, to: usize, channel: Channel) -> Option<ConnectionId> {
+        let open = self.pairs.values().find(|pair| {
+            pair.nodes == [from, to] && pair.channel == channel && pair.open == [true, true]
+        });
+        open.map(|pair| pair.ids[0])
     }
 
     /// A connection id that nobody has.
@@ -103,13 +119,6 @@ impl Network {
             }
         }
         None
-    }
-
-    /// Whether `from` and `to` have a connection of this channel that both believe in.
-    pub fn connected(&self, from: usize, to: usize, channel: Channel) -> bool {
-        self.pairs.values().any(|pair| {
-            pair.nodes == [from, to] && pair.channel == channel && pair.open == [true, true]
-        })
     }
 
     /// Whether the dialing end believes in a connection of this channel, or is dialing.
@@ -208,24 +217,27 @@ impl Network {
             return self.dropped(now_us, connection, outgoing);
         }
         let mut outgoing = outgoing;
-        if self.rng.happens(self.options.flip) {
-            self.flip(&mut outgoing);
+        let (head, total) = (outgoing.head_len, outgoing.bytes.len());
+        if self.flip_once == Some(connection) && head > FRAME_HEADER {
+            self.flip_once = None;
+            self.counts.head_flips += 1;
+            self.flip(&mut outgoing.bytes[FRAME_HEADER..head]);
+        }
+        if self.rng.happens(self.options.head_flip) {
+            self.counts.head_flips += 1;
+            self.flip(&mut outgoing.bytes[..head]);
+        }
+        if total > head && self.rng.happens(self.options.payload_flip) {
+            self.counts.payload_flips += 1;
+            self.flip(&mut outgoing.bytes[head..]);
         }
         let bytes = std::mem::take(&mut outgoing.bytes);
         self.push(now_us, key, side, Item::Frame(bytes), Some(outgoing));
     }
 
-    fn flip(&mut self, outgoing: &mut Outgoing) {
-        let (head, total) = (outgoing.head_len, outgoing.bytes.len());
-        let in_payload = total > head && self.rng.below(10) < 7;
-        let at = if in_payload {
-            self.counts.payload_flips += 1;
-            head + self.rng.index(total - head)
-        } else {
-            self.counts.head_flips += 1;
-            self.rng.index(head.max(FRAME_HEADER))
-        };
-        outgoing.bytes[at] ^= 1 << self.rng.below(8);
+    fn flip(&mut self, bytes: &mut [u8]) {
+        let at = self.rng.index(bytes.len());
+        bytes[at] ^= 1 << self.rng.below(8);
     }
 
     fn dropped(&mut self, now_us: u64, connection: ConnectionId, outgoing: Outgoing) {

@@ -19,8 +19,10 @@ pub struct NetOptions {
     pub spike: Chance,
     /// How much longer.
     pub spike_us: u64,
-    /// How often a bit of a frame is inverted on the way.
-    pub flip: Chance,
+    /// How often a bit of a frame's header or typed body is inverted on the way.
+    pub head_flip: Chance,
+    /// How often a bit of a payload is.
+    pub payload_flip: Chance,
     /// Bytes that a socket takes before the sender has to wait.
     pub socket_bytes: usize,
     /// After so long without an answer a dial has failed.
