@@ -1,15 +1,14 @@
 //! The replica protocol of one log on one node: who leads, what may be admitted, what is committed.
 //!
 //! It is Raft with a block as the entry and its safety rules, without an election so far:
-//! configuration places one node as the only candidate. It sees headers
-//! (`wire::block::BlockHeader`) and a [`LogView`], never payload bytes, a clock, a disk or the WAL.
-//! The composition calls an input for what happened, then [`Replica::poll`] until it returns none,
-//! and [`Replica::on_time`] when [`Replica::poll_timeout`] is due.
+//! configuration places one node as the only candidate. It sees headers (`wire::block::BlockHeader`)
+//! and a [`LogView`], never payload bytes, a clock, a disk or the WAL. The composition calls an input
+//! for what happened, then [`Replica::poll`] until it returns none, and [`Replica::on_time`] when
+//! [`Replica::poll_timeout`] is due.
 //!
 //! `follower.rs` is the part of every node, `leader.rs` and `opening.rs` that of the placed one;
-//! `admit.rs` holds the rule by which a run of blocks enters a log, `credit.rs` the two accounts of
-//! a link, `progress.rs` what a leader knows of one follower. Start with `view.rs`, then
-//! `output.rs`.
+//! `admit.rs` holds the rule by which a run of blocks enters a log, `credit.rs` the two accounts of a
+//! link, `progress.rs` what a leader knows of one follower. Start with `view.rs`, then `output.rs`.
 
 pub mod admit;
 pub mod credit;
@@ -122,13 +121,8 @@ impl Replica {
         }
     }
 
-<<<<<<< HEAD
-    /// Recovery has ended: this was promised, and blocks below `high_watermark` are committed as
-    /// far as the checkpoint and the blocks themselves tell.
-=======
     /// Recovery has ended: this was promised, and blocks below `high_watermark` are committed as far
     /// as the checkpoint and the blocks themselves tell. A log without a checkpoint is `Blank`.
->>>>>>> replica
     pub fn started(
         &mut self,
         now: Time,
@@ -245,8 +239,8 @@ impl Replica {
         }
     }
 
-    /// A `Replicate` or `FetchOk` came. `headers` are those of its blocks in order, or none if one
-    /// of them is damaged or the payload does not hold the blocks that the body promises.
+    /// A `Replicate` or `FetchOk` came. `headers` are those of its blocks in order, or none if one of
+    /// them is damaged or the payload does not hold the blocks that the body promises.
     pub fn on_run(
         &mut self,
         now: Time,
@@ -268,53 +262,11 @@ impl Replica {
     }
 
     /// The run of the last [`Verdict::Write`] was sound and is in the log.
-<<<<<<< HEAD
-    pub fn run_written(&mut self, _now: Time, _view: &dyn LogView) {}
-
-    /// A batch of the run of the last [`Verdict::Write`] is not sound: nothing was cut or written.
-    pub fn run_refused(&mut self, _now: Time, _view: &dyn LogView) {}
-
-    /// This leader sealed a block; the view holds it.
-    pub fn sealed(&mut self, _now: Time, _header: &BlockHeader) {}
-
-    /// `durable_end` of the view moved.
-    pub fn durable(&mut self, _now: Time, _view: &dyn LogView) {}
-
-    /// A save has ended well. (If it failed the log latches.)
-    pub fn saved(&mut self, _now: Time, _token: SaveToken, _view: &dyn LogView) {}
-
-    /// What an [`Output::SendRun`] handed to its connection; empty if nothing fitted or could be
-    /// read.
-    pub fn run_sent(&mut self, _now: Time, _connection: ConnectionId, _headers: &[BlockHeader]) {}
-
-    /// So many bytes of payloads left a connection for its socket.
-    pub fn payload_left(&mut self, _connection: ConnectionId, _bytes: usize) {}
-
-    /// An operator pauses or resumes the link with `peer`, from either side.
-    pub fn pause_link(&mut self, _now: Time, _peer: NodeId, _pause: bool, _view: &dyn LogView) {}
-
-    /// Asks the leader to pause, for a reason of this node.
-    pub fn ask_pause(&mut self, _now: Time, _reason: PauseReason) {}
-
-    /// Ends a pause that this node asked for.
-    pub fn ask_resume(&mut self, _now: Time, _view: &dyn LogView) {}
-
-    /// The log met a disk error: nothing is admitted, acknowledged or committed any more.
-    pub fn latched(&mut self, _now: Time) {}
-
-    /// Looks at the clock.
-    pub fn on_time(&mut self, _now: Time, _view: &dyn LogView) {}
-
-    /// The next thing to do, until there is none.
-    pub fn poll(&mut self, _now: Time, _view: &dyn LogView) -> Option<Output> {
-        None
-=======
     pub fn run_written(&mut self, _now: Time, view: &dyn LogView) {
         match self.leader.as_mut().filter(|leader| leader.is_writing()) {
             Some(leader) => leader.run_written(),
             None => self.follower.run_written(&mut self.state, view),
         }
->>>>>>> replica
     }
 
     /// A batch of the run of the last [`Verdict::Write`] is not sound: nothing was cut or written.
