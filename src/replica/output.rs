@@ -1,11 +1,12 @@
 //! What a replica says: things to do, verdicts, and views for operators.
 //!
-//! Everything here is plain data. An output is carried out in the order in which it was polled;
-//! those of one connection keep their order on the socket. Read `view.rs` next, then `follower.rs`.
+//! Everything here is plain data. An output is carried out in the order in which it was polled; those
+//! of one connection keep their order on the socket. Read `view.rs` next, then `follower.rs`.
 
+use super::credit;
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId};
 use crate::wire::block::BlockHeader;
-use crate::wire::body::{Body, FetchOk, ReplicaMemory, Replicate};
+use crate::wire::body::{Body, CreditLimits, FetchOk, ReplicaMemory, Replicate};
 use crate::wire::code::Code;
 
 /// What the checkpoint must remember for the protocol.
@@ -15,8 +16,8 @@ pub struct Promise {
     pub epoch: Epoch,
     /// Node to which it was promised: nobody else may lead in that epoch.
     pub leader: Option<NodeId>,
-    /// Whether the node may speak for this log. `Blank` means that no checkpoint was ever written;
-    /// it is never saved.
+    /// Whether the node may speak for this log. `Blank` means that no checkpoint was ever written; it
+    /// is never saved.
     pub memory: ReplicaMemory,
 }
 
@@ -45,8 +46,8 @@ pub enum Output {
         /// What to remember.
         promise: Promise,
     },
-    /// Append the empty block that opens `epoch`, before any other block; then `sealed` as for
-    /// every block. All blocks sealed from now on carry this epoch.
+    /// Append the empty block that opens `epoch`, before any other block; then `sealed` as for every
+    /// block. All blocks sealed from now on carry this epoch.
     AppendEpoch {
         /// The epoch.
         epoch: Epoch,
@@ -95,18 +96,36 @@ pub struct SendRun {
     pub connection: ConnectionId,
     /// The follower.
     pub peer: NodeId,
-    /// First block. Take whole blocks from here on while they fit both bounds.
+    /// First block. Take whole blocks from here on while [`SendRun::takes`] says so.
     pub from: BlockNo,
     /// Blocks at or past this one do not go.
     pub end: BlockNo,
-    /// Most padded bytes.
+    /// What the follower still allows: a bound on the whole run.
+    pub credit: CreditLimits,
+    /// Most padded bytes of a run of several blocks.
     pub max_bytes: u64,
-    /// Most records.
-    pub max_records: u64,
-    /// If the first block alone is larger than a bound, send it alone; else send nothing then.
+    /// Most padded bytes of the first block.
+    pub first_max_bytes: u64,
+    /// Whether the first block may go alone even if it is above the credit.
     pub oversized: bool,
     /// The frame's body; complete it with [`with_run`].
     pub head: Replicate,
+}
+
+impl SendRun {
+    /// Whether the next block belongs to the run whose blocks so far are `taken`.
+    pub fn takes(&self, taken: &[BlockHeader], next: &BlockHeader) -> bool {
+        let cost = credit::weight(next);
+        let sum = taken.iter().map(credit::weight).fold(cost, credit::plus);
+        if next.block >= self.end {
+            return false;
+        }
+        let allowed = credit::within(sum, self.credit);
+        if taken.is_empty() {
+            return (allowed || self.oversized) && cost.bytes <= self.first_max_bytes;
+        }
+        allowed && sum.bytes <= self.max_bytes
+    }
 }
 
 /// A run of blocks to be loaded and sent to an opening leader, outside of any credit.
@@ -135,9 +154,8 @@ pub fn with_run(mut head: Replicate, headers: &[BlockHeader]) -> Replicate {
 /// What becomes of a run of blocks that a peer sent. All that was to be said is in the outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Check its batches; if they are sound cut the log (nothing at or past `cut` stays), append
-    /// the run, and call `run_written`, else `run_refused`: in this very call, before anything
-    /// else.
+    /// Check its batches; if they are sound cut the log (nothing at or past `cut` stays), append the
+    /// run, and call `run_written`, else `run_refused`: in this very call, before anything else.
     Write {
         /// Where to cut first.
         cut: Option<BlockNo>,
