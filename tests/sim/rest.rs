@@ -181,8 +181,8 @@ impl World {
             self.deliver(node, Event::Stop)?;
         }
         self.wait_for("the nodes to stop", |world| {
-            let processes = world.nodes.iter().filter_map(|node| node.process.as_ref());
-            Ok(processes.fold(true, |all, process| all && process.stopped))
+            let mut processes = world.nodes.iter().filter_map(|node| node.process.as_ref());
+            Ok(processes.all(|process| process.stopped))
         })?;
         self.run_until(self.now_us + 1_000_000)?;
         for node in &self.nodes {

@@ -365,10 +365,10 @@ impl World {
         let Some((waiting, _)) = at.waiting.remove(&correlation) else {
             return;
         };
-        if let (Waiting::Read { level, .. }, Body::ReadOk(ok)) = (waiting, body) {
-            if level == ReadLevel::Committed {
-                at.read_at = at.read_at.max(ok.next.0);
-            }
+        if let (Waiting::Read { level, .. }, Body::ReadOk(ok)) = (waiting, body)
+            && level == ReadLevel::Committed
+        {
+            at.read_at = at.read_at.max(ok.next.0);
         }
     }
 }
