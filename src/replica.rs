@@ -1,14 +1,15 @@
 //! The replica protocol of one log on one node: who leads, what may be admitted, what is committed.
 //!
 //! It is Raft with a block as the entry and its safety rules, without an election so far:
-//! configuration places one node as the only candidate. It sees headers (`wire::block::BlockHeader`)
-//! and a [`LogView`], never payload bytes, a clock, a disk or the WAL. The composition calls an input
-//! for what happened, then [`Replica::poll`] until it returns none, and [`Replica::on_time`] when
-//! [`Replica::poll_timeout`] is due.
+//! configuration places one node as the only candidate. It sees headers
+//! (`wire::block::BlockHeader`) and a [`LogView`], never payload bytes, a clock, a disk or the WAL.
+//! The composition calls an input for what happened, then [`Replica::poll`] until it returns none,
+//! and [`Replica::on_time`] when [`Replica::poll_timeout`] is due.
 //!
 //! `follower.rs` is the part of every node, `leader.rs` and `opening.rs` that of the placed one;
-//! `admit.rs` holds the rule by which a run of blocks enters a log, `credit.rs` the two accounts of a
-//! link, `progress.rs` what a leader knows of one follower. Start with `view.rs`, then `output.rs`.
+//! `admit.rs` holds the rule by which a run of blocks enters a log, `credit.rs` the two accounts of
+//! a link, `progress.rs` what a leader knows of one follower. Start with `view.rs`, then
+//! `output.rs`.
 
 pub mod admit;
 pub mod credit;
@@ -121,8 +122,8 @@ impl Replica {
         }
     }
 
-    /// Recovery has ended: this was promised, and blocks below `high_watermark` are committed as far
-    /// as the checkpoint and the blocks themselves tell. A log without a checkpoint is `Blank`.
+    /// Recovery has ended: this was promised, and blocks below `high_watermark` are committed as
+    /// far as the checkpoint and the blocks themselves tell. A log without a checkpoint is `Blank`.
     pub fn started(
         &mut self,
         now: Time,
@@ -239,8 +240,8 @@ impl Replica {
         }
     }
 
-    /// A `Replicate` or `FetchOk` came. `headers` are those of its blocks in order, or none if one of
-    /// them is damaged or the payload does not hold the blocks that the body promises.
+    /// A `Replicate` or `FetchOk` came. `headers` are those of its blocks in order, or none if one
+    /// of them is damaged or the payload does not hold the blocks that the body promises.
     pub fn on_run(
         &mut self,
         now: Time,
@@ -305,7 +306,8 @@ impl Replica {
         self.follower.saved(became_whole, &mut self.state, view);
     }
 
-    /// What an [`Output::SendRun`] handed to its connection; empty if nothing fitted or could be read.
+    /// What an [`Output::SendRun`] handed to its connection; empty if nothing fitted or could be
+    /// read.
     pub fn run_sent(&mut self, now: Time, connection: ConnectionId, headers: &[BlockHeader]) {
         if let Some(leader) = &mut self.leader {
             leader.run_sent(now, connection, headers);

@@ -279,7 +279,7 @@ impl Shard {
             LogOutput::Failed(text) => self.close(now, text),
             LogOutput::Sealed(header, _) => {
                 self.counters.blocks_sealed += 1;
-                self.replica.sealed(now, &header);
+                self.replica.sealed(now, &header, &view);
             }
             LogOutput::Durable { end, .. } => {
                 self.replica.durable(now, &view);

@@ -1,8 +1,9 @@
 //! The rule by which a run of blocks enters a log: one for push, catch-up and an opening leader.
 //!
-//! Order of checks: failure latch, link, fence, **place**, headers, batch CRCs, write. This file owns
-//! place and headers; `follower.rs` and `opening.rs` ask it. Pure functions of the frame's body, the
-//! headers of its blocks and the log. Never silence: what does not go on is a refusal with a code.
+//! Order of checks: failure latch, link, fence, **place**, headers, batch CRCs, write. This file
+//! owns place and headers; `follower.rs` and `opening.rs` ask it. Pure functions of the frame's
+//! body, the headers of its blocks and the log. Never silence: what does not go on is a refusal
+//! with a code.
 //!
 //! The table, `next` being the log end; the first row that fits decides:
 //!
@@ -14,16 +15,20 @@
 //! | any | held, same epoch, other bytes | - | diverged there |
 //! | next | same, or there is none | none | next |
 //! | below next | same | the run has no blocks | held |
-//! | below next | same | the first under another epoch, at or above the high watermark | cut there |
+//! | below next | same | the first under another epoch, at or above the high watermark | cut there
+//! |
 //! | below next | same | the first under another epoch, below it | diverged there |
 //! | below next | same | one of them: same epoch, other bytes | diverged there |
-//! | below next | same | a later one under another epoch, below the high watermark | diverged there |
+//! | below next | same | a later one under another epoch, below the high watermark | diverged there
+//! |
 //! | below next | same | a later one under another epoch | out of sync, about that block |
 //! | below next | same | all equal, run ends at or below next | held |
-//! | below next | same | all equal, run ends above next | out of sync, about the block before next |
+//! | below next | same | all equal, run ends above next | out of sync, about the block before next
+//! |
 //!
-//! Blocks below the log start were committed before they were trimmed: they count as held and equal.
-//! "Other bytes" means another `header_crc`, which by the chain covers every byte up to there.
+//! Blocks below the log start were committed before they were trimmed: they count as held and
+//! equal. "Other bytes" means another `header_crc`, which by the chain covers every byte up to
+//! there.
 
 use super::view::LogView;
 use crate::faults::{Fault, active};
@@ -91,8 +96,8 @@ impl Run {
     }
 }
 
-/// Where two logs part, as the side that refuses sees it: it holds the block before `next`, in `epoch`,
-/// and that epoch begins at `first`.
+/// Where two logs part, as the side that refuses sees it: it holds the block before `next`, in
+/// `epoch`, and that epoch begins at `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hints {
     /// One past the block that this is about.
@@ -232,9 +237,9 @@ pub fn hints_at(log: &dyn LogView, next: BlockNo) -> Hints {
 }
 
 /// The first block to send to (or to fetch from) a replica that gave these hints: one past the last
-/// block that both logs can have. Epochs never fall along a log, so blocks of a higher epoch than the
-/// hint's cannot be below its `next`; and if this log lacks the hint's epoch, nothing from `first` on
-/// can be shared. Below the own log start if both part there.
+/// block that both logs can have. Epochs never fall along a log, so blocks of a higher epoch than
+/// the hint's cannot be below its `next`; and if this log lacks the hint's epoch, nothing from
+/// `first` on can be shared. Below the own log start if both part there.
 pub fn step_back(log: &dyn LogView, hints: Hints) -> BlockNo {
     let mut end = hints.next.min(log.log_end());
     while let Some(epoch) = end.previous().and_then(|last| log.epoch_of(last)) {

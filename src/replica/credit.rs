@@ -1,12 +1,13 @@
 //! Credit: the receiver's account and the sender's account of one link.
 //!
-//! The receiver owns credit. It grants absolute, cumulative limits on a connection, in records and in
-//! bytes as blocks occupy memory. `limit = disposed of on this connection + window - what older
+//! The receiver owns credit. It grants absolute, cumulative limits on a connection, in records and
+//! in bytes as blocks occupy memory. `limit = disposed of on this connection + window - what older
 //! connections of the link still hold`, never lowered on a connection, so a doubled or lost grant
 //! changes nothing (D-S7, D-S8). The sender may send while `sent + block <= limit` in both; with
-//! nothing in flight and both above zero, one larger block may go alone, so that no block can be too
-//! large for a link. A receiver slows its sender by not raising the limit. Neither account ever looks
-//! at positions: see `progress.rs` and `follower.rs` for what is sent and when it is disposed of.
+//! nothing in flight and both above zero, one larger block may go alone, so that no block can be
+//! too large for a link. A receiver slows its sender by not raising the limit. Neither account ever
+//! looks at positions: see `progress.rs` and `follower.rs` for what is sent and when it is disposed
+//! of.
 
 use crate::wire::block::BlockHeader;
 use crate::wire::body::CreditLimits;

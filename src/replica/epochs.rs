@@ -1,8 +1,8 @@
 //! Where each leadership of a log begins: the epoch of any block, however old, in little memory.
 //!
-//! A list of (epoch, first block), rebuilt from block headers at start and kept in step with the log by
-//! whoever owns it: blocks appended, a suffix cut, a prefix trimmed. It answers `epoch_of` and
-//! `first_of_epoch` for a `LogView`. It is derived from the log and never stored.
+//! A list of (epoch, first block), rebuilt from block headers at start and kept in step with the
+//! log by whoever owns it: blocks appended, a suffix cut, a prefix trimmed. It answers `epoch_of`
+//! and `first_of_epoch` for a `LogView`. It is derived from the log and never stored.
 
 use crate::types::{BlockNo, Epoch};
 

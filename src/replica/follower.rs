@@ -1,10 +1,11 @@
 //! The follower's part: promises, positions, admission, acks, credit granted.
 //!
-//! Owns `verified_end`: one past the last block of which a frame of the current epoch has shown that
-//! this log and the leader's are the same up to there. What is acked and the high watermark believed
-//! are both at most `min(durable_end, verified_end)`; a stale suffix is never acked nor committed. An
-//! epoch is adopted by a `Where` alone, and answered only once its promise is saved. It must never
-//! write: it says `Verdict::Write` and its owner does. Read `admit.rs` for where a run belongs.
+//! Owns `verified_end`: one past the last block of which a frame of the current epoch has shown
+//! that this log and the leader's are the same up to there. What is acked and the high watermark
+//! believed are both at most `min(durable_end, verified_end)`; a stale suffix is never acked nor
+//! committed. An epoch is adopted by a `Where` alone, and answered only once its promise is saved.
+//! It must never write: it says `Verdict::Write` and its owner does. Read `admit.rs` for where a
+//! run belongs.
 
 use super::admit::{self, Place, Run};
 use super::credit::Receiver;
@@ -517,8 +518,8 @@ impl Follower {
         Verdict::Write { cut }
     }
 
-    /// All of the run is held, or it has no blocks: `verified_end` rises, and the ack says again what
-    /// is durable.
+    /// All of the run is held, or it has no blocks: `verified_end` rises, and the ack says again
+    /// what is durable.
     fn again(
         &mut self,
         connection: ConnectionId,

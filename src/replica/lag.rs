@@ -30,8 +30,8 @@ impl Histogram {
         self.total += 1;
     }
 
-    /// The value below or at which `percent` of all values lie, rounded up to its bucket's upper end;
-    /// 0 if nothing was counted.
+    /// The value below or at which `percent` of all values lie, rounded up to its bucket's upper
+    /// end; 0 if nothing was counted.
     pub fn percentile(&self, percent: u64) -> u64 {
         let wanted = (self.total * percent).div_ceil(100);
         let mut seen = 0;

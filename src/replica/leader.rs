@@ -1,10 +1,11 @@
 //! The leader's part: its links, what to send to whom, what is committed.
 //!
-//! Exists on the node that configuration places. `opening.rs` brings it from a start to an open epoch;
-//! this file runs the links in every phase and moves the high watermark in the last one: by a majority
-//! that counts the leader's own durable end, only over blocks of its own epoch (Raft section 5.4.2).
-//! A higher promise heard from anybody ends the leadership at once. It must never take an append, load
-//! a block or touch a socket: it says which run of blocks is due. Read `progress.rs` first.
+//! Exists on the node that configuration places. `opening.rs` brings it from a start to an open
+//! epoch; this file runs the links in every phase and moves the high watermark in the last one: by
+//! a majority that counts the leader's own durable end, only over blocks of its own epoch (Raft
+//! section 5.4.2). A higher promise heard from anybody ends the leadership at once. It must never
+//! take an append, load a block or touch a socket: it says which run of blocks is due. Read
+//! `progress.rs` first.
 
 use super::credit;
 use super::opening::Phase;

@@ -9,9 +9,9 @@
 //! Appending the epoch's first block; once it is sealed the epoch is open
 //! ```
 //!
-//! Replicas without a whole memory give no promise that counts. A log is new (*founding*) only if every
-//! member answered and none holds a block. Losing the source of a fetch, or hearing a higher promise,
-//! begins again at Gather. Read `leader.rs` for what follows.
+//! Replicas without a whole memory give no promise that counts. A log is new (*founding*) only if
+//! every member answered and none holds a block. Losing the source of a fetch, or hearing a higher
+//! promise, begins again at Gather. Read `leader.rs` for what follows.
 
 use super::admit::{self, Hints, Place, Run};
 use super::leader::Leader;
@@ -439,7 +439,8 @@ impl Leader {
                 return Verdict::AckAgain;
             }
             Place::OutOfSync(hints) => {
-                // The run is held in part: go on behind that part, or cut at the first that differs.
+                // The run is held in part: go on behind that part, or cut at the first that
+                // differs.
                 let part = hints.next == view.log_end() && hints.next > run.first;
                 let equal = part && same_up_to(view, headers, hints.next);
                 fetching.first = if equal {

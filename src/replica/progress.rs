@@ -1,10 +1,10 @@
 //! What a leader knows of one follower, and the state of the link to it.
 //!
-//! `next` (to send) and `matched` (acked in this epoch) are separate (D-S1); acks never move anything
-//! back. After a refusal, or on a new connection, the link *probes*: one frame in flight until it is
-//! acked; then it streams. Frames sent before the last step back are stale: their refusals free the
-//! frame and change nothing else. Owns the sender's credit, the frames in flight and the public
-//! status; it decides nothing about epochs or commits: see `leader.rs`.
+//! `next` (to send) and `matched` (acked in this epoch) are separate (D-S1); acks never move
+//! anything back. After a refusal, or on a new connection, the link *probes*: one frame in flight
+//! until it is acked; then it streams. Frames sent before the last step back are stale: their
+//! refusals free the frame and change nothing else. Owns the sender's credit, the frames in flight
+//! and the public status; it decides nothing about epochs or commits: see `leader.rs`.
 
 use super::admit::{self, Hints};
 use super::credit::{Sender, plus, weight};

@@ -1,8 +1,9 @@
-//! What the follower's and the leader's part of a replica share: the promise, the high watermark, the
-//! queue of outputs.
+//! What the follower's and the leader's part of a replica share: the promise, the high watermark,
+//! the queue of outputs.
 //!
-//! Owns the rule that a promise counts only once it is saved: `promise` is what the disk holds, and one
-//! save is out at a time. Neither part may move the high watermark back. Read `follower.rs` next.
+//! Owns the rule that a promise counts only once it is saved: `promise` is what the disk holds, and
+//! one save is out at a time. Neither part may move the high watermark back. Read `follower.rs`
+//! next.
 
 use super::Config;
 use super::output::{Output, Promise, SaveToken};

@@ -139,33 +139,27 @@ impl Shard {
         }
     }
 
-    /// Sends as many of the loaded blocks as the run's bounds allow.
+    /// Sends as many of the loaded blocks as the run takes.
     pub(super) fn send_run(&mut self, now: Time, run: &SendRun, loaded: &Loaded) {
-        let (mut bytes, mut records) = (0, 0);
         let mut headers = Vec::with_capacity(loaded.blocks.len());
         let mut parts = Vec::with_capacity(loaded.blocks.len());
         for (header, start) in &loaded.blocks {
-            bytes += header.padded_len() as u64;
-            records += u64::from(header.record_count);
-            let fits = bytes <= run.max_bytes && records <= run.max_records;
-            let alone = run.oversized && headers.is_empty();
-            if !(fits || alone) {
+            if !run.takes(&headers, header) {
                 break;
             }
             headers.push(*header);
+            let len = header.used_len as usize;
             parts.push(Part {
                 buffer: loaded.buffer,
                 start: *start,
-                len: header.used_len as usize,
+                len,
             });
-            if !fits {
-                break;
-            }
         }
         if !headers.is_empty() {
             let body = with_run(run.head.clone(), &headers).into();
+            let connection = run.connection;
             self.actions.push_back(Action::Send {
-                connection: run.connection,
+                connection,
                 body,
                 parts,
             });
