@@ -1,7 +1,7 @@
 //! What a replica says: things to do, verdicts, and views for operators.
 //!
-//! Everything here is plain data. An output is carried out in the order in which it was polled; those
-//! of one connection keep their order on the socket. Read `view.rs` next, then `follower.rs`.
+//! Everything here is plain data. An output is carried out in the order in which it was polled;
+//! those of one connection keep their order on the socket. Read `view.rs` next, then `follower.rs`.
 
 use super::credit;
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId};
@@ -16,8 +16,8 @@ pub struct Promise {
     pub epoch: Epoch,
     /// Node to which it was promised: nobody else may lead in that epoch.
     pub leader: Option<NodeId>,
-    /// Whether the node may speak for this log. `Blank` means that no checkpoint was ever written; it
-    /// is never saved.
+    /// Whether the node may speak for this log. `Blank` means that no checkpoint was ever written;
+    /// it is never saved.
     pub memory: ReplicaMemory,
 }
 
@@ -46,8 +46,8 @@ pub enum Output {
         /// What to remember.
         promise: Promise,
     },
-    /// Append the empty block that opens `epoch`, before any other block; then `sealed` as for every
-    /// block. All blocks sealed from now on carry this epoch.
+    /// Append the empty block that opens `epoch`, before any other block; then `sealed` as for
+    /// every block. All blocks sealed from now on carry this epoch.
     AppendEpoch {
         /// The epoch.
         epoch: Epoch,
@@ -154,8 +154,9 @@ pub fn with_run(mut head: Replicate, headers: &[BlockHeader]) -> Replicate {
 /// What becomes of a run of blocks that a peer sent. All that was to be said is in the outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Check its batches; if they are sound cut the log (nothing at or past `cut` stays), append the
-    /// run, and call `run_written`, else `run_refused`: in this very call, before anything else.
+    /// Check its batches; if they are sound cut the log (nothing at or past `cut` stays), append
+    /// the run, and call `run_written`, else `run_refused`: in this very call, before anything
+    /// else.
     Write {
         /// Where to cut first.
         cut: Option<BlockNo>,

@@ -2,8 +2,8 @@
 //!
 //! Owns who waits, for which block, until when. Each append is answered exactly once: its level is
 //! reached, or the outcome is not known (deadline, fence), or the log failed. It never decides
-//! whether a batch is in the log. A retry of a batch waits here on its own, at its own level, for the
-//! block of the first copy. Read `leader.rs` for who moves the two ends.
+//! whether a batch is in the log. A retry of a batch waits here on its own, at its own level, for
+//! the block of the first copy. Read `leader.rs` for who moves the two ends.
 
 use crate::limits::PENDING_APPENDS;
 use crate::types::{BlockNo, ConnectionId, Level, Time};

@@ -1,9 +1,9 @@
 //! What the protocol may know of a log: facts of headers, never a payload byte.
 //!
-//! The WAL's owner implements [`LogView`]; `replica` and `wal` do not know each other. A view shows the
-//! log as it will be once everything asked of it so far has happened: after `Verdict::Write` the cut
-//! and the blocks of the run are in it before the next call. Only `durable_end` waits for the disk, and
-//! it falls at once when a cut goes below it. Read `admit.rs` next.
+//! The WAL's owner implements [`LogView`]; `replica` and `wal` do not know each other. A view shows
+//! the log as it will be once everything asked of it so far has happened: after `Verdict::Write`
+//! the cut and the blocks of the run are in it before the next call. Only `durable_end` waits for
+//! the disk, and it falls at once when a cut goes below it. Read `admit.rs` next.
 
 use crate::types::{BlockNo, Epoch, Offset};
 
