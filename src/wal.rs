@@ -15,6 +15,23 @@ pub mod log;
 pub mod op;
 pub mod output;
 
+mod append;
+mod arrange;
+mod cut;
+mod ids;
+mod index;
+mod loads;
+mod open;
+mod reader;
+mod recent;
+mod recovery;
+mod saver;
+mod scan;
+mod search;
+mod segments;
+mod start;
+mod writer;
+
 pub use config::Config;
 pub use log::Log;
 pub use output::{

@@ -5,7 +5,7 @@
 //! named here stay the log's unless the text says otherwise. Read `log.rs` next.
 
 use super::op::DiskError;
-use crate::types::{BlockNo, BufferId, Epoch, NodeId, Offset, Tick};
+use crate::types::{BlockNo, BufferId, Epoch, NodeId, Offset, Tick, padded};
 use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::LogStart;
 use core::fmt;
@@ -148,6 +148,13 @@ pub struct Held {
     pub position: u64,
     /// Tick of its last batch.
     pub last_tick: Tick,
+}
+
+impl Held {
+    /// Bytes it takes on the disk.
+    pub fn padded_len(&self) -> usize {
+        padded(self.used_len as usize)
+    }
 }
 
 /// Where a load begins.
