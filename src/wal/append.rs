@@ -325,6 +325,7 @@ impl Log {
         self.segments.cut(from, end);
         self.writer.cut(from, tail.end_offset);
         self.committed = self.committed.min(from);
+        self.loads.begin_anew();
         let released = self.recent.cut(from);
         self.outputs
             .extend(released.into_iter().map(Output::Release));

@@ -233,7 +233,7 @@ impl Recovery {
         match &mut self.step {
             Step::Checkpoint => {
                 let len = 2 * CHECKPOINT_COPY;
-                if self.reader.covers(CHECKPOINT_FILE, 0, len, len as u64) {
+                if self.reader.covers_just(CHECKPOINT_FILE, 0, len) {
                     let past = self.past(self.reader.bytes(0, buffers))?;
                     self.past = Some(past);
                     self.open(0);
@@ -348,7 +348,7 @@ impl Recovery {
         if len == 0 {
             return Ok(true);
         }
-        if !self.reader.covers(found.file, 0, len, found.entry.len) {
+        if !self.reader.covers_just(found.file, 0, len) {
             return Ok(false);
         }
         let bytes = self.reader.bytes(0, buffers);
