@@ -208,7 +208,7 @@ pub enum ReadError {
 /// A cut is done: blocks may be appended and written again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutDone {
-    /// Blocks held now, all of them durable.
+    /// Blocks held now; all of them durable if any went away.
     pub log_end: BlockNo,
     /// Offset behind the last record.
     pub end_offset: Offset,

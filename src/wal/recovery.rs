@@ -106,8 +106,8 @@ pub(super) fn judge(sight: &Sight) -> Verdict {
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) checkpoint: Checkpoint,
-    /// Copy of the checkpoint to be written first.
-    pub(super) first_copy: u64,
+    /// Copy of the checkpoint that does not say the same as the other one.
+    pub(super) stale_copy: Option<u64>,
     pub(super) memory: RecoveredMemory,
     pub(super) index: Index,
     pub(super) segments: VecDeque<Segment>,
@@ -139,7 +139,7 @@ pub(super) enum Flow {
 #[derive(Clone, Debug)]
 pub(super) struct Past {
     pub(super) checkpoint: Option<Checkpoint>,
-    pub(super) first_copy: u64,
+    pub(super) stale_copy: Option<u64>,
     pub(super) memory: RecoveredMemory,
     /// Writes may have been lost anywhere: nothing is known to have existed.
     pub(super) unsafe_loss: bool,
@@ -282,13 +282,14 @@ impl Recovery {
             .found
             .iter()
             .any(|found| found.entry.name != FileName::Next);
-        let (checkpoint, first_copy) = match read_copies(bytes) {
+        let (checkpoint, stale_copy) = match read_copies(bytes) {
             Ok(copies) => copies,
             Err(never_created) => {
+                let blank = never_created && !has_segments;
                 return Ok(Past {
                     checkpoint: None,
-                    first_copy: 0,
-                    memory: if never_created && !has_segments {
+                    stale_copy: (!blank).then_some(0),
+                    memory: if blank {
                         RecoveredMemory::Blank
                     } else {
                         RecoveredMemory::Lost
@@ -303,7 +304,7 @@ impl Recovery {
         let lost = unsafe_loss || checkpoint.memory == Memory::Lost;
         Ok(Past {
             checkpoint: Some(checkpoint),
-            first_copy,
+            stale_copy,
             memory: if lost {
                 RecoveredMemory::Lost
             } else {
@@ -364,7 +365,7 @@ impl Recovery {
 }
 
 /// Refuses a header of a version that is not known here: it may be sound in a way unknown to us, so
-/// nothing of it is cut.
+/// nothing of it is cut. No version is 0: that is a torn header.
 pub(super) fn refuse_version(
     bytes: &[u8],
     magic: &[u8; 4],
@@ -372,7 +373,7 @@ pub(super) fn refuse_version(
     position: u64,
     block: BlockNo,
 ) -> Result<(), Refusal> {
-    let known = bytes.len() < 5 || &bytes[..4] != magic || bytes[4] == 1;
+    let known = bytes.len() < 5 || &bytes[..4] != magic || bytes[4] <= 1;
     if known {
         return Ok(());
     }

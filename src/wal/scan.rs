@@ -362,7 +362,7 @@ impl Scan {
         }
         Box::new(Ready {
             checkpoint: core::mem::take(&mut layout.checkpoint),
-            first_copy: layout.past.first_copy,
+            stale_copy: layout.past.stale_copy,
             memory: layout.past.memory,
             index: core::mem::take(&mut layout.index),
             segments,

@@ -151,7 +151,7 @@ impl Log {
             self.cut = Some(Box::new(Cut::of(from, ready.marks, ready.frees)));
         }
         self.committed = ready.checkpoint.high_watermark.min(from);
-        self.saver = Saver::new(ready.checkpoint, ready.first_copy);
+        self.saver = Saver::new(ready.checkpoint, ready.stale_copy);
         self.segments = Segments::new(ready.segments, self.config.segment_bytes);
         self.writer = Writer::new(self.config.write_depth, from, tail.end_offset);
         self.index = ready.index;
