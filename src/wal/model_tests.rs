@@ -185,7 +185,7 @@ impl Model {
     }
 }
 
-///
+///
 #[test]
 fn the_log_is_the_list() {
     for seed in 0..150 {
