@@ -441,6 +441,8 @@ impl Replica {
 }
 
 #[cfg(test)]
+mod follower_tests;
+#[cfg(test)]
 mod replica_tests;
 #[cfg(test)]
 mod soak_tests;
