@@ -443,7 +443,9 @@ impl Replica {
 #[cfg(test)]
 mod follower_tests;
 #[cfg(test)]
-mod replica_tests;
+mod link_tests;
+#[cfg(test)]
+mod opening_tests;
 #[cfg(test)]
 mod soak_tests;
 #[cfg(test)]

@@ -4,7 +4,9 @@
 //! they were sent, saves and disk writes at once unless a test holds them back. No payload exists.
 
 use super::epochs::Epochs;
-use super::{Config, LogView, Output, Promise, Replica, Role, SendRun, Verdict, with_run};
+use super::{
+    Config, LinkView, LogView, Output, Promise, Replica, Role, SendRun, Verdict, with_run,
+};
 use crate::limits::MAX_BLOCK_BYTES;
 use crate::types::{BlockNo, ConnectionId, Epoch, LogId, NodeId, Offset, OriginId, ShardId};
 use crate::types::{Tick, Time};
@@ -182,6 +184,8 @@ pub struct Net {
     connections: BTreeMap<ConnectionId, (NodeId, NodeId, Channel)>,
     next_connection: u64,
     pub hold_wire: bool,
+    /// Payloads to these nodes never leave the sender.
+    pub stuck: BTreeSet<NodeId>,
     /// The node that is placed as leader.
     pub placed: u32,
 }
@@ -205,6 +209,7 @@ impl Net {
             connections: BTreeMap::new(),
             next_connection: 1,
             hold_wire: false,
+            stuck: BTreeSet::new(),
             placed: 1,
         }
     }
@@ -458,7 +463,9 @@ impl Net {
                 }
                 it.replica.run_sent(now, run.connection, &taken);
                 let used = taken.iter().map(|header| header.used_len as usize).sum();
-                it.replica.payload_left(run.connection, used);
+                if !self.stuck.contains(&run.peer) {
+                    it.replica.payload_left(run.connection, used);
+                }
                 it.runs.push(run.clone());
                 if !taken.is_empty() {
                     let body = Body::Replicate(with_run(run.head, &taken));
@@ -556,6 +563,14 @@ impl Net {
             .map(|(id, _)| id)
             .next_back()
             .expect("a data connection")
+    }
+
+    /// The placed leader's link to a node.
+    pub fn link(&self, node: u32) -> LinkView {
+        let leader = &self.nodes[&NodeId(self.placed)];
+        let links = leader.replica.links(self.now, &leader.log);
+        let found = links.into_iter().find(|link| link.peer == NodeId(node));
+        found.expect("a link")
     }
 
     /// Frames sent to a node so far that carry blocks: first block and count.
