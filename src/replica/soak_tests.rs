@@ -42,15 +42,8 @@ fn check_committed(net: &Net, committed: &mut Vec<BlockHeader>, seed: u64) {
 
 fn step(net: &mut Net, draw: &mut Draw) {
     let node = 1 + draw.below(3) as u32;
-    match draw.below(24) {
-        0..=7 => {
-            if net.nodes[&NodeId(1)].alive && net.node(1).replica.role() == Role::Leader {
-                let blocks: Vec<u32> = (0..1 + draw.below(4))
-                    .map(|_| draw.below(9) as u32)
-                    .collect();
-                net.append(1, &blocks);
-            }
-        }
+    match draw.below(28) {
+        0..=7 => append_everywhere(net, draw),
         8..=13 => net.advance(10_000 + draw.below(400_000)),
         14 => net.disconnect(node, None),
         15 => {
@@ -79,7 +72,38 @@ fn step(net: &mut Net, draw: &mut Draw) {
             }
         }
         22 => net.deliver_some(draw.below(6) as usize),
+        23 => net.restart_with_leader(node, 1 + draw.below(3) as u32),
+        24 => place(net, node),
+        25 | 26 => {
+            // A leader goes on alone for a while, then another one is placed.
+            let old = net.placed;
+            for other in (1..=3).filter(|other| *other != old) {
+                net.cut.insert((NodeId(old), NodeId(other)));
+            }
+            append_everywhere(net, draw);
+            net.run();
+            place(net, node);
+            net.cut.clear();
+        }
         _ => net.hold_wire ^= true,
+    }
+}
+
+fn append_everywhere(net: &mut Net, draw: &mut Draw) {
+    for node in 1..=3 {
+        if net.node(node).alive && net.node(node).replica.role() == Role::Leader {
+            let count = 1 + draw.below(5);
+            let blocks: Vec<u32> = (0..count).map(|_| draw.below(9) as u32).collect();
+            net.append(node, &blocks);
+        }
+    }
+}
+
+/// All nodes are configured anew.
+fn place(net: &mut Net, leader: u32) {
+    net.placed = leader;
+    for node in 1..=3 {
+        net.restart_with_leader(node, leader);
     }
 }
 
