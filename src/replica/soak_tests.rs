@@ -3,10 +3,11 @@
 //! The simulator of `tests/` does this with disks, delays and payloads; here it costs milliseconds and
 //! knows nothing but the protocol.
 
-use super::test_kit::{Net, credit};
-use super::{LogView, Role};
-use crate::types::NodeId;
+use super::test_kit::{Net, Node, TestLog, credit};
+use super::{LogView, Promise, Role};
+use crate::types::{Epoch, NodeId};
 use crate::wire::block::BlockHeader;
+use crate::wire::body::ReplicaMemory;
 
 struct Draw(u64);
 
@@ -42,7 +43,7 @@ fn check_committed(net: &Net, committed: &mut Vec<BlockHeader>, seed: u64) {
 
 fn step(net: &mut Net, draw: &mut Draw) {
     let node = 1 + draw.below(3) as u32;
-    match draw.below(28) {
+    match draw.below(29) {
         0..=7 => append_everywhere(net, draw),
         8..=13 => net.advance(10_000 + draw.below(400_000)),
         14 => net.disconnect(node, None),
@@ -85,6 +86,7 @@ fn step(net: &mut Net, draw: &mut Draw) {
             place(net, node);
             net.cut.clear();
         }
+        27 => wipe(net, node),
         _ => net.hold_wire ^= true,
     }
 }
@@ -96,6 +98,22 @@ fn append_everywhere(net: &mut Net, draw: &mut Draw) {
             let blocks: Vec<u32> = (0..count).map(|_| draw.below(9) as u32).collect();
             net.append(node, &blocks);
         }
+    }
+}
+
+/// Replaces a disk, unless another one is not whole again yet.
+fn wipe(net: &mut Net, node: u32) {
+    let whole = |it: &Node| it.promise.memory == ReplicaMemory::Whole;
+    if net.nodes.values().all(whole) {
+        net.kill(node);
+        let it = net.node(node);
+        it.log = TestLog::default();
+        it.promise = Promise {
+            epoch: Epoch(0),
+            leader: None,
+            memory: ReplicaMemory::Blank,
+        };
+        net.restart(node);
     }
 }
 
