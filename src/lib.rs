@@ -34,9 +34,14 @@
 //!   be served on trust.
 
 pub mod buffers;
+pub mod client;
+#[cfg(feature = "node")]
+pub mod config;
 pub mod faults;
 pub mod limits;
 pub mod replica;
+#[cfg(feature = "node")]
+pub mod runtime;
 pub mod shard;
 pub mod types;
 pub mod wal;
