@@ -450,3 +450,5 @@ mod opening_tests;
 mod soak_tests;
 #[cfg(test)]
 mod test_kit;
+#[cfg(test)]
+mod test_log;

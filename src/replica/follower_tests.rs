@@ -263,8 +263,8 @@ fn lower_epochs_are_refused() {
     assert_eq!(lone.replica.high_watermark(), BlockNo(0));
 }
 
-/// A follower holds a durable suffix of an old leader. Frames of the new one that match below it are
-/// acked up to where they matched, never up to `durable_end`.
+/// A follower holds a durable suffix of an old leader. Frames of the new one that match below it
+/// are acked up to where they matched, never up to `durable_end`.
 #[test]
 fn ack_never_passes_verified_end() {
     let mut lone = Lone::holding(&[1, 1, 1, 2, 2]);
@@ -320,8 +320,8 @@ fn commit_never_passes_verified_end() {
     assert_eq!(lone.replica.high_watermark(), BlockNo(5));
 }
 
-/// Nothing is acked before it is durable, in whatever order the disk ends; a duplicate is acked with
-/// what is durable then.
+/// Nothing is acked before it is durable, in whatever order the disk ends; a duplicate is acked
+/// with what is durable then.
 ///
 /// S-52 S-53 S-88 S-91 S-136 S-137
 #[test]

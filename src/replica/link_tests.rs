@@ -96,7 +96,8 @@ fn nothing_is_sent_twice_while_in_flight() {
     assert_eq!(link.lag_records, 5);
 }
 
-/// The size of a run is the least of what credit, bounds and the log allow; none of them fits: none.
+/// The size of a run is the least of what credit, bounds and the log allow; none of them fits:
+/// none.
 ///
 /// S-80 S-107 S-108 S-109 S-110 S-111
 #[test]
@@ -416,8 +417,8 @@ fn an_ack_past_the_log_closes_the_link() {
     assert_eq!(net.node(1).replica.high_watermark(), BlockNo(1));
 }
 
-/// A frame that fails its CRC is refused, the copy is suspect, the same blocks come again; the other
-/// follower makes the quorum meanwhile.
+/// A frame that fails its CRC is refused, the copy is suspect, the same blocks come again; the
+/// other follower makes the quorum meanwhile.
 ///
 /// H-54 H-55 S-134 S-135
 #[test]
@@ -459,8 +460,8 @@ fn one_frame_in_flight_after_a_refusal() {
     net.assert_converged();
 }
 
-/// A follower whose committed log is another one: its link stops with a cause of its own, nothing is
-/// deleted, the others go on. An operator may let it try again.
+/// A follower whose committed log is another one: its link stops with a cause of its own, nothing
+/// is deleted, the others go on. An operator may let it try again.
 ///
 /// S-141 S-142 S-140 H-55
 #[test]

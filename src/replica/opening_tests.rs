@@ -115,8 +115,8 @@ fn acks_of_a_lost_memory_do_not_count() {
     assert_eq!(net.node(1).replica.high_watermark(), BlockNo(end));
 }
 
-/// A leader may bring up a replica that lost its memory only while it is leader: the others must say
-/// so after they were asked.
+/// A leader may bring up a replica that lost its memory only while it is leader: the others must
+/// say so after they were asked.
 #[test]
 fn a_lost_memory_waits_for_the_rest_of_the_set() {
     let mut net = Net::founded(3);

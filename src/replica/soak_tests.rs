@@ -1,7 +1,7 @@
 //! Random runs of three replicas: whatever happens, what was committed stays, and all end the same.
 //!
-//! The simulator of `tests/` does this with disks, delays and payloads; here it costs milliseconds and
-//! knows nothing but the protocol.
+//! The simulator of `tests/` does this with disks, delays and payloads; here it costs milliseconds
+//! and knows nothing but the protocol.
 
 use super::test_kit::{Net, Node, TestLog, credit};
 use super::{LogView, Promise, Role};
