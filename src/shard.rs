@@ -386,7 +386,9 @@ impl Shard {
                 self.notice(true, format!("lost the leadership of epoch {epoch}"));
             }
             replica::Output::Suspect { block } => self.log.forget_recent(block),
-            replica::Output::Notice { grave, text } => self.notice(grave, text),
+            replica::Output::Notice { grave, text } => {
+                self.actions.push_back(Action::Log(Notice { grave, text }));
+            }
         }
     }
 
@@ -433,7 +435,7 @@ impl Shard {
     }
 
     fn notice(&mut self, grave: bool, text: String) {
-        let text = format!("log {}: {text}", self.config.wal.log);
+        let text = format!("{}: {text}", self.config.wal.log);
         self.actions.push_back(Action::Log(Notice { grave, text }));
     }
 
