@@ -441,6 +441,8 @@ impl Replica {
 }
 
 #[cfg(test)]
+mod commit_tests;
+#[cfg(test)]
 mod follower_tests;
 #[cfg(test)]
 mod link_tests;

@@ -265,6 +265,8 @@ fn lower_epochs_are_refused() {
 
 /// A follower holds a durable suffix of an old leader. Frames of the new one that match below it
 /// are acked up to where they matched, never up to `durable_end`.
+///
+/// S-28
 #[test]
 fn ack_never_passes_verified_end() {
     let mut lone = Lone::holding(&[1, 1, 1, 2, 2]);
@@ -346,7 +348,7 @@ fn acks_follow_the_disk() {
 
 /// The fixed order of checks: each case is wrong in all that comes behind it as well.
 ///
-/// S-89 H-41 H-54 H-68 H-70
+/// H-70 H-7 H-8 H-9 H-88 S-44
 #[test]
 fn checks_come_in_a_fixed_order() {
     let leader = TestLog::of(&[1, 1, 2, 2, 2]);
@@ -396,7 +398,7 @@ fn checks_come_in_a_fixed_order() {
 /// A batch that fails its CRC behind an admitted header: nothing is cut or written, the refusal is
 /// explicit, and the same blocks may come again.
 ///
-/// H-54 H-68 S-90
+/// H-54 H-68 S-90 S-89 D-S3 H-28
 #[test]
 fn a_bad_batch_leaves_no_trace() {
     let mut lone = Lone::holding(&[1, 1, 1]);
@@ -434,7 +436,7 @@ fn a_bad_batch_leaves_no_trace() {
 
 /// Refused frames take no credit away for good: by CRC, by position, by fence.
 ///
-///
+/// Q-18 S-92
 #[test]
 fn refused_frames_do_not_leak_credit() {
     let mut small = config(2, 3);
@@ -465,7 +467,7 @@ fn refused_frames_do_not_leak_credit() {
 
 /// A sender that ignores its credit is refused and loses the connection; what it sent is forgotten.
 ///
-///
+/// Q-17 S-26
 #[test]
 fn more_than_granted_closes_the_connection() {
     let mut small = config(2, 3);

@@ -52,7 +52,7 @@ fn worked_examples_reproduce() {
 
 /// At its start a link reads as the source says, and a backlog goes at once, without an append.
 ///
-/// S-66 S-68 S-69 S-70 S-106
+/// S-66 S-68 S-69 S-70 S-106 S-65
 #[test]
 fn a_backlog_goes_at_once() {
     let mut net = granting(2, 100, 1 << 20);
@@ -99,7 +99,7 @@ fn nothing_is_sent_twice_while_in_flight() {
 /// The size of a run is the least of what credit, bounds and the log allow; none of them fits:
 /// none.
 ///
-/// S-80 S-107 S-108 S-109 S-110 S-111
+/// S-80 S-108 S-109 S-110 S-111
 #[test]
 fn a_run_is_the_least_of_three() {
     let largest = |records, bytes, run_bytes, blocks: &[u32]| {
@@ -230,6 +230,8 @@ fn a_pause_outlives_its_connection() {
 }
 
 /// An operator at the leader's side.
+///
+/// S-23
 #[test]
 fn an_operator_pauses_a_link() {
     let mut net = granting(3, 1000, 1 << 20);
@@ -350,7 +352,7 @@ fn reconnects_do_not_leak_credit() {
 
 /// A follower that crashed comes back with what was durable and gets exactly what it lacks.
 ///
-/// S-124 S-125 S-126 S-127 S-93
+/// S-124 S-125 S-126 S-127 S-93 S-67
 #[test]
 fn a_follower_resumes_from_its_disk() {
     let mut net = granting(2, 1000, 1 << 20);
@@ -373,7 +375,7 @@ fn a_follower_resumes_from_its_disk() {
 
 /// Late and doubled acks move nothing back; an ack of another node or epoch moves nothing.
 ///
-/// S-55 S-56 S-94 D-S6 D-S7
+/// S-55 S-56 S-94 D-S6 D-S7 S-32
 #[test]
 fn old_acks_change_nothing() {
     let mut net = granting(3, 100, 1 << 20);
@@ -420,7 +422,7 @@ fn an_ack_past_the_log_closes_the_link() {
 /// A frame that fails its CRC is refused, the copy is suspect, the same blocks come again; the
 /// other follower makes the quorum meanwhile.
 ///
-/// H-54 H-55 S-134 S-135
+/// H-54 H-55 S-134 S-135 S-82 D-S2
 #[test]
 fn a_bad_crc_is_sent_again() {
     let mut net = granting(3, 1000, 1 << 20);
@@ -436,7 +438,7 @@ fn a_bad_crc_is_sent_again() {
 /// The leader acts on the first refusal, keeps one frame in flight until it is acked, and ignores
 /// the refusals of frames sent before.
 ///
-/// H-60 D-H1
+/// H-60 D-H1 H-12
 #[test]
 fn one_frame_in_flight_after_a_refusal() {
     let mut net = granting(2, 1000, 1 << 20);

@@ -241,48 +241,6 @@ fn a_starting_leader_gathers_for_a_while() {
     assert_eq!(net.node(1).replica.role(), Role::Leader);
 }
 
-/// Blocks of earlier epochs are committed by a block of the own one only (Raft, figure 8).
-#[test]
-fn older_epochs_commit_with_the_own_first_block() {
-    let mut net = Net::new(3);
-    for node in 1..=3 {
-        net.holds(node, &[1, 1], 1);
-        net.node(node).hold_durable = true;
-    }
-    net.start_all();
-    assert_eq!(net.node(1).replica.role(), Role::Leader);
-    assert_eq!(
-        net.node(1).replica.high_watermark(),
-        BlockNo(0),
-        "both blocks are everywhere"
-    );
-    net.make_durable(2, 3);
-    net.run();
-    assert_eq!(
-        net.node(1).replica.high_watermark(),
-        BlockNo(0),
-        "the leader's own disk counts"
-    );
-    net.make_durable(1, 3);
-    net.run();
-    assert_eq!(net.node(1).replica.high_watermark(), BlockNo(3));
-}
-
-/// The leader never commits past its own durable end, even if all followers hold more.
-///
-///
-#[test]
-fn the_leader_clamps_to_its_own_disk() {
-    let mut net = Net::founded(3);
-    net.node(1).hold_durable = true;
-    net.append(1, &[1, 1]);
-    net.run();
-    assert_eq!(net.node(2).log.durable_end, BlockNo(3));
-    assert_eq!(net.node(1).replica.high_watermark(), BlockNo(1));
-    net.make_durable(1, 2);
-    assert_eq!(net.node(1).replica.high_watermark(), BlockNo(2));
-}
-
 /// A leader that hears of a higher promise is none any more: it says so once, and opens above it.
 ///
 /// Q-19 Q-31
