@@ -441,8 +441,16 @@ impl Replica {
 }
 
 #[cfg(test)]
-mod replica_tests;
+mod commit_tests;
+#[cfg(test)]
+mod follower_tests;
+#[cfg(test)]
+mod link_tests;
+#[cfg(test)]
+mod opening_tests;
 #[cfg(test)]
 mod soak_tests;
 #[cfg(test)]
 mod test_kit;
+#[cfg(test)]
+mod test_log;

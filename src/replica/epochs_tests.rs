@@ -24,7 +24,7 @@ fn answers_as_a_plain_list_would() {
             }
             _ => {
                 let last = list.last().copied().unwrap_or(1);
-                let epoch = last + u32::from(draw / 8 % 4 == 0);
+                let epoch = last + u32::from((draw / 8).is_multiple_of(4));
                 list.push(epoch);
                 epochs.append(Epoch(epoch));
             }
