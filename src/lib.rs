@@ -1,7 +1,47 @@
-//! millrace: a replicated log for Linux bare metal.
+//! millrace: a replicated log for Linux on bare metal.
+//!
+//! # How the parts fit
+//!
+//! ```text
+//!         pure: deterministic, no async, no I/O                  |  shells
+//!   types, limits  <-  wire  <-  { wal, replica, client }  <-  shard  <-  runtime  <-  main
+//!                                siblings, unaware of each other |
+//! ```
+//!
+//! A *record* is encoded once, by the client, into a *batch*. The leader of a log puts batches into
+//! a *block*: one durable write, one entry of the replica protocol, padded to 4096 bytes. Followers
+//! write the same bytes at the same position of the same segment file. Everything that decides is
+//! pure: `wal` how bytes become durable, `replica` who may lead, what may be admitted and what is
+//! committed, `shard` how their outputs reach one another. `runtime` alone knows glommio; the
+//! simulator in `tests/sim` runs the same `shard` over simulated disks and a simulated network.
+//!
+//! One append passes through six files: `runtime/connection.rs`, `runtime/driver.rs`, `shard.rs`,
+//! `replica/leader.rs`, `wal/log.rs`, `replica/follower.rs`.
+//!
+//! # Decisions taken where the design was silent
+//!
+//! * A leader is placed by configuration: shard `s` of a set is led by the `s mod N`-th node of the
+//!   ascending list of node ids. It alone opens epochs, by the same steps an election would use:
+//!   `Where` asks for positions and, with a higher epoch, for a promise; `Position` answers both.
+//! * `FetchOk` answers `Fetch`. It is admitted by the rule that admits `Replicate`.
+//! * A frame of blocks carries a run of whole blocks, `used_len` bytes of each; the receiver lays
+//!   them at multiples of 4096 and writes the run with one disk operation.
+//! * The leader keeps blocks in memory only while they are in flight or recent; a link that falls
+//!   behind reads them from the log's files, in the same frames.
+//! * Runs that arrive while a follower cuts its log wait in the shard, bounded by the link's
+//!   credit.
+//! * A read that meets damage on the disk closes the log until restart: what a log holds must never
+//!   be served on trust.
+
 pub mod buffers;
+pub mod client;
+#[cfg(feature = "node")]
+pub mod config;
 pub mod faults;
 pub mod limits;
+pub mod replica;
+#[cfg(feature = "node")]
+pub mod runtime;
 pub mod shard;
 pub mod types;
 pub mod wal;

@@ -38,6 +38,15 @@ pub const WRITE_DEPTH: usize = 8;
 /// are torn, not corrupt. A constant of the format: recovery of old files depends on it.
 pub const WRITE_WINDOW: u64 = 16 << 20;
 
+/// Highest block number, offset (exclusive ends too) and tick that foreign bytes may carry. Sums of
+/// a few of them cannot overflow, and at a thousand million a second it lasts for 146 years. A
+/// constant of the format.
+pub const POSITION_MAX: u64 = 1 << 62;
+
+/// Highest epoch that foreign bytes may carry: a leader can always take a number above it. A
+/// constant of the format.
+pub const EPOCH_MAX: u32 = 1 << 31;
+
 /// Default for `segment_bytes`.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
@@ -105,3 +114,57 @@ pub const RETRY_BACKOFF_MS: u64 = 1_000;
 
 /// How long a starting leader waits for all configured followers before a majority is enough.
 pub const GATHER_MS: u64 = 1_000;
+
+/// Largest buffer, and so the largest block, batch and run of blocks in one frame.
+pub const MAX_BUFFER_BYTES: usize = WRITE_WINDOW as usize;
+
+/// Appends of all clients of one core that are received and not yet taken by their logs: enough for
+/// four connections that fill their own bound.
+pub const CORE_APPEND_BYTES: usize = 4 * CONNECTION_APPEND_BYTES;
+
+/// Requests of any kind that one client connection may have unanswered; the node reads no further
+/// before. Sixteen times what a client of this version sends.
+pub const CONNECTION_REQUESTS: usize = 16 * CLIENT_IN_FLIGHT;
+
+/// Answers that wait for a client's socket; the node reads no further request before. One largest
+/// answer always fits.
+pub const CONNECTION_ANSWER_BYTES: usize = MAX_BUFFER_BYTES;
+
+/// Connections of one core. Each costs its read buffer and two tasks; more are closed at once.
+pub const CORE_CONNECTIONS: usize = 1024;
+
+/// Bytes of a connection's read buffer: headers and typed bodies come through it, payloads above a
+/// quarter of it go straight to their buffer. Twice what a header with the largest body needs.
+pub const READ_BUFFER_BYTES: usize = 2 * (FRAME_HEADER + FRAME_BODY);
+
+/// How long a new connection may take for its first frame, and a dialed one for the answer.
+pub const HANDSHAKE_MS: u64 = 5_000;
+
+/// Bytes of buffers of one core, as a sum. Buffers come in powers of two, so what is not a power of
+/// two may take twice its size.
+pub fn core_buffer_bytes(
+    logs: usize,
+    nodes: usize,
+    block: usize,
+    depth: usize,
+    credit: u64,
+) -> usize {
+    let class = block.next_power_of_two();
+    let per_log = class * (depth + 2)        // the open block, one waiting for a slot, those in flight
+        + 2 * RECENT_BYTES                   // recent blocks kept for links
+        + 2 * LINK_QUEUE_BYTES * nodes       // blocks read again for links that lag
+        + 2 * credit as usize                // blocks received and not yet durable
+        + 2 * WRITE_WINDOW as usize          // recovery's scan, and its look past the end
+        + 2 * MAX_BUFFER_BYTES; // answers to readers
+    per_log * logs + CORE_APPEND_BYTES
+}
+
+/// Zeroed segment files that a node keeps ahead of need for each of its logs: the one in use and the
+/// next one are taken at once, the third is for the first roll.
+pub const SPARES_PER_LOG: usize = 3;
+
+/// Bytes of zeroed segment files that a node keeps ahead of need in all.
+pub const SPARE_BYTES: u64 = 1 << 30;
+
+/// Rate at which spares are zeroed while logs are written, bytes per second.
+pub const ZERO_BYTES_PER_SECOND: u64 = 32 << 20;

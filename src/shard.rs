@@ -5,47 +5,508 @@
 //! calls again with [`Event::Timer`] when [`Shard::poll_timeout`] is due. No callbacks, no clock,
 //! no I/O: time is a parameter, payload bytes stay in the shell's buffers (see `buffers.rs`). Every
 //! decision belongs to a leaf: how bytes become durable to `wal`, who may lead and what may be
-//! admitted to `replica`.
+//! admitted to `replica`. Here their outputs are carried to one another: read [`Shard::pump`]
+//! first, then `shard/clients.rs` for appends and reads and `shard/links.rs` for runs of blocks.
 
+mod clients;
 pub mod config;
 pub mod event;
+mod links;
 pub mod status;
+mod view;
 
 use crate::buffers::Buffers;
-use crate::types::Time;
+use crate::replica::{self, Pending, Promise, Replica, SaveToken, SendRun, ServeFetch};
+use crate::types::{BlockNo, BufferId, ConnectionId, Epoch, Offset, Time};
 pub use crate::wal::config::Config as WalConfig;
 pub use crate::wal::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileEntry, FileName};
+use crate::wal::{Loaded, Log, Output as LogOutput, ReadError, RecoveredMemory, SaveId, State};
+use crate::wire::block::BlockHeader;
+use crate::wire::body::{Body, CreditLimits, FindOk, ReplicaMemory};
+use crate::wire::checkpoint::Memory;
+use crate::wire::code::Code;
+use clients::{Clients, PendingAppend, WaitingRead};
 pub use config::{LinkConfig, ShardConfig};
 pub use event::{Action, Event, Notice, Part, Request};
-pub use status::ShardStatus;
+pub use status::{Counters, LinkStatus, LinkView, Role, ShardStatus};
+use std::collections::{BTreeMap, VecDeque};
+use view::View;
+
+/// A run of blocks in a buffer, with its headers.
+type Run = (BufferId, Vec<BlockHeader>);
+/// A frame with a run that came while a cut was under way.
+type DelayedRun = (ConnectionId, Body, Option<(BufferId, usize)>);
 
 /// One log on this node.
 #[derive(Debug)]
 pub struct Shard {
     config: ShardConfig,
+    log: Log,
+    replica: Replica,
+    pending: Pending<PendingAppend>,
+    clients: Clients,
+    actions: VecDeque<Action>,
+    /// Loads from disk under way, by number.
+    loads: BTreeMap<u64, Purpose>,
+    last_request: u64,
+    /// Saves asked for by `replica`, with what the log calls them.
+    saves: VecDeque<(SaveId, SaveToken)>,
+    /// The run that waits for a cut, and those that came behind it.
+    stash: Option<Run>,
+    delayed: VecDeque<DelayedRun>,
+    /// An epoch whose first block the log could not take yet.
+    opening: Option<Epoch>,
+    committed_offset: Offset,
+    stopping: bool,
+    /// Why the log is closed, with the mend; empty if it is not.
+    failed: String,
+    counters: Counters,
+}
+
+/// What a load from disk is for.
+#[derive(Debug)]
+enum Purpose {
+    Read(WaitingRead),
+    Find(Request),
+    Run(SendRun),
+    Fetch(ServeFetch),
 }
 
 impl Shard {
     /// Starts recovery of a log whose directory holds `files`.
-    pub fn new(config: ShardConfig, _files: Vec<FileEntry>, _now: Time) -> Shard {
-        Shard { config }
+    pub fn new(config: ShardConfig, files: Vec<FileEntry>, now: Time) -> Shard {
+        let log = Log::new(config.wal.clone(), &files, now);
+        let replica = Replica::new(replica_config(&config));
+        Shard {
+            config,
+            log,
+            replica,
+            pending: Pending::new(),
+            clients: Clients::default(),
+            actions: VecDeque::new(),
+            loads: BTreeMap::new(),
+            last_request: 0,
+            saves: VecDeque::new(),
+            stash: None,
+            delayed: VecDeque::new(),
+            opening: None,
+            committed_offset: Offset(0),
+            stopping: false,
+            failed: String::new(),
+            counters: Counters::default(),
+        }
     }
 
     /// Something happened.
-    pub fn handle(&mut self, _now: Time, _event: Event, _buffers: &mut dyn Buffers) {}
+    pub fn handle(&mut self, now: Time, event: Event, buffers: &mut dyn Buffers) {
+        match event {
+            Event::Append {
+                request,
+                level,
+                timeout_ms,
+                buffer,
+                len,
+            } => {
+                self.on_append(now, (request, level, timeout_ms), (buffer, len), buffers);
+            }
+            Event::Read {
+                request,
+                offset,
+                max_bytes,
+                wait_ms,
+                level,
+            } => {
+                self.on_read(now, request, (offset, max_bytes, wait_ms, level), buffers);
+            }
+            Event::Find { request, timestamp } => self.on_find(request, timestamp),
+            Event::ClientGone { connection } => {
+                self.pending.drop_connection(connection);
+                self.forget_client(connection);
+            }
+            Event::Disk { ticket, result } => self.log.on_disk(now, ticket, result, buffers),
+            Event::PeerUp {
+                peer,
+                connection,
+                channel,
+                dialed,
+            } => {
+                self.replica.peer_up(now, peer, connection, channel, dialed);
+            }
+            Event::PeerDown { connection } => self.replica.peer_down(now, connection),
+            Event::DialFailed { peer } => self.replica.dial_failed(now, peer),
+            Event::Frame {
+                connection,
+                body,
+                payload,
+            } => {
+                self.on_frame(now, connection, body, payload, buffers);
+            }
+            Event::Sent { connection, bytes } => self.replica.payload_left(connection, bytes),
+            Event::Timer => self.on_time(now, buffers),
+            Event::PauseLink { peer, pause } => {
+                let stashed = self.stash.as_ref().map_or(&[][..], |(_, headers)| headers);
+                let view = View {
+                    log: &self.log,
+                    stashed,
+                };
+                self.replica.pause_link(now, peer, pause, &view);
+            }
+            Event::Stop => self.on_stop(now, buffers),
+        }
+    }
 
     /// The next thing to do, until there is none.
-    pub fn poll_action(&mut self, _now: Time, _buffers: &mut dyn Buffers) -> Option<Action> {
-        None
+    pub fn poll_action(&mut self, now: Time, buffers: &mut dyn Buffers) -> Option<Action> {
+        loop {
+            if self.actions.is_empty() {
+                self.pump(now, buffers);
+            }
+            let action = self.actions.pop_front();
+            let action = action.or_else(|| self.log.poll_op(buffers).map(Action::Disk));
+            // Asking for an operation may end something without one.
+            if action.is_some() || !self.log.has_output() {
+                return action;
+            }
+        }
     }
 
     /// When the shard wants to look at the clock again.
     pub fn poll_timeout(&self) -> Option<Time> {
-        None
+        let leaves = [self.log.poll_timeout(), self.replica.poll_timeout()];
+        let clients = [self.pending.poll_timeout(), self.clients_deadline()];
+        leaves.into_iter().chain(clients).flatten().min()
+    }
+
+    /// What this node is for the log.
+    pub fn role(&self) -> Role {
+        match self.log.state() {
+            State::Recovering => Role::Recovering,
+            State::Refused | State::Failed => Role::Failed,
+            State::Open | State::Stopping | State::Stopped => match self.replica.role() {
+                replica::Role::Starting => Role::Recovering,
+                replica::Role::Opening => Role::Opening,
+                replica::Role::Leader => Role::Leader,
+                replica::Role::Follower => Role::Follower,
+                replica::Role::Failed => Role::Failed,
+            },
+        }
     }
 
     /// What the shard says of itself.
-    pub fn status(&self, _now: Time) -> ShardStatus {
-        panic!("{:?}", self.config)
+    pub fn status(&self, now: Time) -> ShardStatus {
+        let view = View {
+            log: &self.log,
+            stashed: &[],
+        };
+        ShardStatus {
+            log: self.config.wal.log,
+            role: self.role(),
+            leader: Some(self.replica.leader()),
+            epoch: self.replica.epoch(),
+            log_start: self.log.log_start().block,
+            high_watermark: self.replica.high_watermark(),
+            durable_end: self.log.durable_end(),
+            log_end: self.log.log_end(),
+            durable_offset: self.log.durable_offset(),
+            committed_offset: self.committed_offset,
+            failed: self.failed.clone(),
+            counters: self.counters,
+            links: self.replica.links(now, &view),
+        }
+    }
+
+    /// Carries the leaves' outputs to one another until none has anything more to say. Appends of
+    /// one round of events meet in one open block, because sealing is decided here and not per
+    /// append.
+    fn pump(&mut self, now: Time, buffers: &mut dyn Buffers) {
+        loop {
+            let mut quiet = true;
+            self.open_epoch(now, buffers);
+            self.retry_appends(now, buffers);
+            self.log.seal_if_due(now, buffers);
+            while let Some(output) = self.log.poll_output() {
+                quiet = false;
+                self.on_log_output(now, output, buffers);
+            }
+            while let Some(output) = self.poll_replica(now) {
+                quiet = false;
+                self.on_replica_output(now, output, buffers);
+            }
+            while let Some((client, result)) = self.pending.poll() {
+                match result {
+                    Ok(()) => self.answer_append(client),
+                    Err(code) => self.reply_error(client.request, code, [0; 2]),
+                }
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    fn poll_replica(&mut self, now: Time) -> Option<replica::Output> {
+        let stashed = self.stash.as_ref().map_or(&[][..], |(_, headers)| headers);
+        self.replica.poll(
+            now,
+            &View {
+                log: &self.log,
+                stashed,
+            },
+        )
+    }
+
+    fn on_log_output(&mut self, now: Time, output: LogOutput, buffers: &mut dyn Buffers) {
+        let view = View {
+            log: &self.log,
+            stashed: &[],
+        };
+        match output {
+            LogOutput::Recovered(recovered) => {
+                let promise = Promise {
+                    epoch: recovered.promised,
+                    leader: recovered.vote,
+                    memory: match recovered.memory {
+                        RecoveredMemory::Whole => ReplicaMemory::Whole,
+                        RecoveredMemory::Lost => ReplicaMemory::Lost,
+                        RecoveredMemory::Blank => ReplicaMemory::Blank,
+                    },
+                };
+                self.replica
+                    .started(now, promise, recovered.high_watermark, &view);
+                self.note_committed(self.replica.high_watermark());
+                if let Some(torn) = recovered.torn {
+                    self.counters.blocks_cut += torn.blocks;
+                    let text = format!("cut a torn tail: {} from block {}", torn.blocks, torn.from);
+                    self.notice(false, text);
+                }
+            }
+            LogOutput::Refused(refusal) => self.close(now, refusal.to_string()),
+            LogOutput::Failed(text) => self.close(now, text),
+            LogOutput::Sealed(header, _) => {
+                self.counters.blocks_sealed += 1;
+                self.replica.sealed(now, &header, &view);
+            }
+            LogOutput::Durable { end, .. } => {
+                self.replica.durable(now, &view);
+                self.pending.durable(end);
+            }
+            LogOutput::Saved(id) => {
+                while let Some((_, token)) = self.saves.pop_front_if(|(saved, _)| *saved <= id) {
+                    let view = View {
+                        log: &self.log,
+                        stashed: &[],
+                    };
+                    self.replica.saved(now, token, &view);
+                }
+            }
+            LogOutput::CutDone(done) => {
+                self.counters.blocks_cut += done.blocks;
+                self.after_cut(now, buffers);
+            }
+            LogOutput::Loaded { request, result } => self.on_loaded(now, request, result, buffers),
+            LogOutput::Found { request, result } => {
+                if let Some(Purpose::Find(client)) = self.loads.remove(&request) {
+                    match result {
+                        Ok(found) => {
+                            let offset = found.unwrap_or(self.committed_offset);
+                            self.reply(client, FindOk { offset }.into(), None);
+                        }
+                        Err(error) => self.on_read_error(Some(client), error),
+                    }
+                }
+            }
+            LogOutput::Release(buffer) => self.release(buffer),
+            LogOutput::Stopped => self.on_stopped(),
+        }
+    }
+
+    fn on_loaded(
+        &mut self,
+        now: Time,
+        request: u64,
+        result: Result<Loaded, ReadError>,
+        buffers: &mut dyn Buffers,
+    ) {
+        let purpose = self
+            .loads
+            .remove(&request)
+            .expect("every load has its purpose");
+        match (&result, purpose) {
+            (Ok(loaded), Purpose::Read(read)) => self.answer_read(read, loaded, buffers),
+            (Err(error), Purpose::Read(read)) => {
+                self.on_read_error(Some(read.request), *error);
+            }
+            (Ok(loaded), Purpose::Run(run)) => self.send_run(now, &run, loaded),
+            (Err(error), Purpose::Run(run)) => {
+                self.replica.run_sent(now, run.connection, &[]);
+                self.on_read_error(None, *error);
+            }
+            (Ok(loaded), Purpose::Fetch(fetch)) => self.send_fetch(&fetch, Some(loaded)),
+            (Err(error), Purpose::Fetch(fetch)) => {
+                self.send_fetch(&fetch, None);
+                self.on_read_error(None, *error);
+            }
+            (_, Purpose::Find(_)) => panic!("a search is answered by Found"),
+        }
+        if let Ok(loaded) = result {
+            self.release(loaded.buffer);
+        }
+    }
+
+    /// Damage met by a read closes the log: what it holds can no longer be trusted to be served.
+    fn on_read_error(&mut self, client: Option<Request>, error: ReadError) {
+        if let Some(request) = client {
+            let code = match error {
+                ReadError::NotHeld => Code::NotReady,
+                ReadError::Corrupt { .. } | ReadError::Disk(_) => Code::LogFailed,
+            };
+            self.reply_error(request, code, [0; 2]);
+        }
+        if let ReadError::Corrupt {
+            file,
+            position,
+            block,
+        } = error
+        {
+            let name = crate::wire::segment::file_name(file);
+            self.log
+                .latch(format!("{name} at {position}: block {block} is damaged"));
+        }
+    }
+
+    fn on_replica_output(&mut self, now: Time, output: replica::Output, buffers: &mut dyn Buffers) {
+        match output {
+            replica::Output::Send { connection, body } => {
+                self.actions.push_back(Action::Send {
+                    connection,
+                    body,
+                    parts: Vec::new(),
+                });
+            }
+            replica::Output::SendRun(run) => self.load_run(now, run),
+            replica::Output::ServeFetch(fetch) => self.load_fetch(fetch),
+            replica::Output::Save { token, promise } => self.save(token, promise),
+            replica::Output::AppendEpoch { epoch } => {
+                self.opening = Some(epoch);
+                self.open_epoch(now, buffers);
+            }
+            replica::Output::Committed { end } => {
+                self.note_committed(end);
+                self.pending.committed(end);
+                self.retry_reads(buffers);
+            }
+            replica::Output::Dial { peer } => self.actions.push_back(Action::Dial { peer }),
+            replica::Output::Close { connection, code } => {
+                self.actions.push_back(Action::Close { connection, code });
+            }
+            replica::Output::Fenced { epoch } => {
+                self.opening = None;
+                self.log.discard_open();
+                self.pending.end_all(Code::Unknown);
+                self.notice(true, format!("lost the leadership of epoch {epoch}"));
+            }
+            replica::Output::Suspect { block } => self.log.forget_recent(block),
+            replica::Output::Notice { grave, text } => self.notice(grave, text),
+        }
+    }
+
+    /// Appends the block that opens an epoch as soon as the log can take it.
+    fn open_epoch(&mut self, now: Time, buffers: &mut dyn Buffers) {
+        if let Some(epoch) = self.opening
+            && self.log.append_local(now, epoch, buffers).is_ok()
+        {
+            self.opening = None;
+        }
+    }
+
+    fn save(&mut self, token: SaveToken, promise: Promise) {
+        let memory = match promise.memory {
+            ReplicaMemory::Whole => Memory::Whole,
+            ReplicaMemory::Lost | ReplicaMemory::Blank => Memory::Lost,
+        };
+        if self.log.is_blank() {
+            self.log.create(memory);
+        }
+        let id = self.log.save(|checkpoint| {
+            checkpoint.promised = promise.epoch;
+            checkpoint.vote = promise.leader;
+            checkpoint.memory = memory;
+        });
+        self.saves.push_back((id, token));
+    }
+
+    fn note_committed(&mut self, end: BlockNo) {
+        self.log.note_committed(end);
+        self.committed_offset = self.log.end_offset_of(end).unwrap_or(self.committed_offset);
+    }
+
+    /// The log is closed until restart: everybody who waits is told.
+    fn close(&mut self, now: Time, text: String) {
+        self.notice(true, format!("log closed until restart: {text}"));
+        self.failed = text;
+        self.replica.latched(now);
+        self.pending.end_all(Code::LogFailed);
+        self.drop_delayed();
+        if self.stopping {
+            self.on_stopped();
+        }
+    }
+
+    fn notice(&mut self, grave: bool, text: String) {
+        let text = format!("log {}: {text}", self.config.wal.log);
+        self.actions.push_back(Action::Log(Notice { grave, text }));
+    }
+
+    fn on_time(&mut self, now: Time, buffers: &mut dyn Buffers) {
+        self.log.on_time(now, buffers);
+        let stashed = self.stash.as_ref().map_or(&[][..], |(_, headers)| headers);
+        self.replica.on_time(
+            now,
+            &View {
+                log: &self.log,
+                stashed,
+            },
+        );
+        self.pending.on_time(now);
+        self.expire_clients(now);
+    }
+
+    fn on_stop(&mut self, now: Time, buffers: &mut dyn Buffers) {
+        self.stopping = true;
+        match self.log.state() {
+            State::Refused | State::Failed | State::Stopped => self.on_stopped(),
+            State::Recovering | State::Open | State::Stopping => self.log.stop(now, buffers),
+        }
+    }
+
+    fn on_stopped(&mut self) {
+        self.pending.end_all(Code::Unknown);
+        self.actions.push_back(Action::Stopped);
+    }
+
+    fn next_request(&mut self) -> u64 {
+        self.last_request += 1;
+        self.last_request
+    }
+}
+
+fn replica_config(config: &ShardConfig) -> replica::Config {
+    let link = &config.link;
+    replica::Config {
+        log: config.wal.log,
+        node: config.node,
+        leader: config.leader,
+        members: config.wal.members.clone(),
+        new_member: config.new_member,
+        may_truncate: true,
+        initial_credit: CreditLimits {
+            records: link.initial_credit,
+            bytes: link.initial_credit_bytes,
+        },
+        run_bytes: config.wal.max_block_bytes as u64,
+        rpc_timeout_us: link.rpc_timeout_us,
+        retry_backoff_us: link.retry_backoff_us,
+        heartbeat_us: link.heartbeat_us,
+        gather_us: link.gather_us,
     }
 }

@@ -1,10 +1,11 @@
-//! The write-ahead log of one log on one node: how bytes become durable and how they are found again.
+//! The write-ahead log of one log on one node: how bytes become durable and how they are found
+//! again.
 //!
-//! It owns the segment files, the checkpoint, the open block and the recent blocks of one log. It never
-//! decides who may write: callers have checked what they hand in. It never does I/O: it asks for disk
-//! operations with [`Log::poll_op`], is told their ends with [`Log::on_disk`], and says what came of
-//! them with [`Log::poll_output`]. It knows nothing of replication but blocks, epochs and one number,
-//! the end of what is committed.
+//! It owns the segment files, the checkpoint, the open block and the recent blocks of one log. It
+//! never decides who may write: callers have checked what they hand in. It never does I/O: it asks
+//! for disk operations with [`Log::poll_op`], is told their ends with [`Log::on_disk`], and says
+//! what came of them with [`Log::poll_output`]. It knows nothing of replication but blocks, epochs
+//! and one number, the end of what is committed.
 //!
 //! The files: `op.rs` is the seam to the disk, `output.rs` what a log says, `log.rs` the log itself
 //! (read it next), `recovery.rs` what start-up believes, `cut.rs` how a suffix goes away.
@@ -17,6 +18,7 @@ pub mod output;
 mod append;
 mod arrange;
 mod cut;
+mod facts;
 mod ids;
 mod index;
 mod loads;

@@ -3,6 +3,7 @@
 //! Plain numbers and closed sets; whoever shows it chooses the words. Positions in blocks are
 //! exclusive, times in microseconds, lags as DESIGN defines them: at the leader, per link.
 
+pub use crate::replica::{LinkStatus, LinkView};
 use crate::types::{BlockNo, Epoch, LogId, NodeId, Offset};
 
 /// What this node is for a log.
@@ -18,19 +19,6 @@ pub enum Role {
     Follower,
     /// Closed until restart: see `failed`.
     Failed,
-}
-
-/// Public status of a link (S-34, S-35).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkStatus {
-    /// Blocks flow, or none are left to send.
-    Replicating,
-    /// The next block does not fit the credit granted.
-    WaitingForCredit,
-    /// The receiver or an operator asked for a pause.
-    Paused,
-    /// No connection, or no position known yet.
-    Disconnected,
 }
 
 /// One log on this node.
@@ -79,34 +67,4 @@ pub struct Counters {
     pub blocks_cut: u64,
     /// Bytes handed to the disk, padding included.
     pub bytes_written: u64,
-}
-
-/// One link of a log that this node leads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkView {
-    /// The follower.
-    pub peer: NodeId,
-    /// Its status.
-    pub status: LinkStatus,
-    /// Why, in a few words.
-    pub cause: String,
-    /// For how long, microseconds.
-    pub since_us: u64,
-    /// Records that it lacks.
-    pub lag_records: u64,
-    /// Bytes of blocks that it lacks, as far as this node knows them.
-    pub lag_bytes: u64,
-    /// Age of the oldest block that it lacks, microseconds; 0 if it lacks none.
-    pub lag_us: u64,
-    /// Records that may still be sent.
-    pub credit_records: u64,
-    /// Bytes that may still be sent.
-    pub credit_bytes: u64,
-    /// First block not sent.
-    pub sent: BlockNo,
-    /// First block not acknowledged.
-    pub matched: BlockNo,
-    /// Replication lag seen, microseconds: block by block, from the tick of its last batch to the
-    /// ack that covers it. p50, p95, p99 since the process started.
-    pub lag_percentiles_us: [u64; 3],
 }

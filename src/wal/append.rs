@@ -1,9 +1,10 @@
 //! The write path: batches into the open block, blocks into the log, a suffix out of it.
 //!
-//! A block is sealed when it is full, when no earlier block of its log is still on its way to the disk,
-//! or when its oldest append has waited `batch_timeout` and the disk has a place. So group commit adapts
-//! by itself: an idle log writes a block per append, a busy one fills blocks. Nothing here waits: what
-//! finds no room is refused and comes again. Read `writer.rs` for what is in flight.
+//! A block is sealed when it is full, when no earlier block of its log is still on its way to the
+//! disk, or when its oldest append has waited `batch_timeout` and the disk has a place. So group
+//! commit adapts by itself: an idle log writes a block per append, a busy one fills blocks. Nothing
+//! here waits: what finds no room is refused and comes again. Read `writer.rs` for what is in
+//! flight.
 
 use super::cut::{Cut, CutFlow};
 use super::ids::Purpose;
@@ -24,8 +25,8 @@ use crate::wire::checkpoint::LogStart;
 use crate::wire::segment::SegmentHeader;
 
 impl Log {
-    /// As leader: takes the batch in the first `len` bytes of `from` into the open block. The caller has
-    /// checked it (`half` is what it found) and keeps its buffer.
+    /// As leader: takes the batch in the first `len` bytes of `from` into the open block. The
+    /// caller has checked it (`half` is what it found) and keeps its buffer.
     pub fn append(
         &mut self,
         now: Time,
@@ -100,8 +101,8 @@ impl Log {
         Ok(OpenBlock::new(buffer, epoch, &self.index.tail, now))
     }
 
-    /// As leader: seals the open block if a rule of the write path says so. To be called after every
-    /// round of events. The block's `committed_end` is what `note_committed` said last.
+    /// As leader: seals the open block if a rule of the write path says so. To be called after
+    /// every round of events. The block's `committed_end` is what `note_committed` said last.
     pub fn seal_if_due(&mut self, now: Time, buffers: &mut dyn Buffers) {
         let Some(open) = &self.open else {
             return;
@@ -141,10 +142,10 @@ impl Log {
         }
     }
 
-    /// As follower: writes `blocks` verbatim at the log end. They lie one behind the other in `buffer`,
-    /// each padded, from its start on, and are verified and admitted. The buffer is the log's from now
-    /// on. Runs beyond the depth or window queue inside; the link's credit bounds them. A log that failed
-    /// or stops drops them.
+    /// As follower: writes `blocks` verbatim at the log end. They lie one behind the other in
+    /// `buffer`, each padded, from its start on, and are verified and admitted. The buffer is the
+    /// log's from now on. Runs beyond the depth or window queue inside; the link's credit bounds
+    /// them. A log that failed or stops drops them.
     pub fn write_run(&mut self, buffer: BufferId, blocks: &[BlockHeader], buffers: &dyn Buffers) {
         if self.state != State::Open {
             self.outputs.push_back(Output::Release(buffer));
@@ -168,7 +169,8 @@ impl Log {
         self.state == State::Open && self.cut.is_none() && self.writer.may_write(padded)
     }
 
-    /// Gives blocks that lie in one buffer their places: one write for each segment they reach into.
+    /// Gives blocks that lie in one buffer their places: one write for each segment they reach
+    /// into.
     fn enqueue(
         &mut self,
         buffer: BufferId,
@@ -216,8 +218,8 @@ impl Log {
         self.evict();
     }
 
-    /// Takes away every block from `from` on; an open block as well. `CutDone` follows, at once if there
-    /// is nothing to take, never if the log is closed.
+    /// Takes away every block from `from` on; an open block as well. `CutDone` follows, at once if
+    /// there is nothing to take, never if the log is closed.
     pub fn cut(&mut self, from: BlockNo) {
         if !matches!(self.state, State::Open | State::Stopping) {
             return;
@@ -329,8 +331,9 @@ impl Log {
         self.say_cut(blocks);
     }
 
-    /// Takes away whole segments below `to`, as far as they are durable and committed. The log start is
-    /// saved before the first file goes. While files of an earlier trim still go it does nothing.
+    /// Takes away whole segments below `to`, as far as they are durable and committed. The log
+    /// start is saved before the first file goes. While files of an earlier trim still go it does
+    /// nothing.
     pub fn trim(&mut self, to: BlockNo) {
         let to = to.min(self.committed).min(self.writer.durable_end);
         if self.state != State::Open || self.trims.is_some() || self.cut.is_some() {
@@ -355,11 +358,14 @@ impl Log {
         self.trims = Some((self.saver.want(), files.into()));
     }
 
-    /// Stops cleanly: what was accepted is written, then the checkpoint; `Stopped` follows. Appends are
-    /// refused from now on. A log that is not in service stops at once.
-    pub fn stop(&mut self) {
+    /// Stops cleanly: what was accepted is written, then the checkpoint; `Stopped` follows. Appends
+    /// are refused from now on. A log that is not in service stops at once.
+    pub fn stop(&mut self, _now: Time, buffers: &mut dyn Buffers) {
         match self.state {
-            State::Open => self.state = State::Stopping,
+            State::Open => {
+                self.state = State::Stopping;
+                self.pump(buffers);
+            }
             State::Stopping => {}
             State::Recovering | State::Refused | State::Failed | State::Stopped => {
                 self.close();

@@ -177,7 +177,11 @@ fn no_write_goes_further_than_depth_and_window() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
     ///
     #[test]
     fn durable_moves_in_order_whatever_completes_first(seed: u64) {

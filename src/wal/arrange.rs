@@ -1,9 +1,9 @@
-//! Which files are the log's, in which order, and where the scan begins: decided from the checkpoint
-//! and the files' header blocks alone.
+//! Which files are the log's, in which order, and where the scan begins: decided from the
+//! checkpoint and the files' header blocks alone.
 //!
 //! Pure. It refuses what cannot be: a file of another log, a file under another name, a missing or
-//! unreadable file whose blocks are known to have existed. Read `scan.rs` next, which walks what was
-//! arranged here.
+//! unreadable file whose blocks are known to have existed. Read `scan.rs` next, which walks what
+//! was arranged here.
 
 use super::config::Config;
 use super::index::Index;

@@ -1,11 +1,11 @@
 //! The one routine that takes a suffix of the log away, be it a torn tail or a truncation.
 //!
-//! In this order: writes, rolls and reads in flight end; the blocks to go are found on the disk; the
-//! checkpoint's `scan_from` (and its hint of the high watermark) is lowered and saved; the first 4096
-//! bytes of every block to go are zeroed, the last one first; files that hold nothing else are freed,
-//! the last one first. So a crash at any moment leaves a shorter suffix of the same blocks and never a
-//! hole before a block that is still sound. Recovery starts at the third step. It never decides what
-//! goes: see `log.rs` and `recovery.rs`.
+//! In this order: writes, rolls and reads in flight end; the blocks to go are found on the disk;
+//! the checkpoint's `scan_from` (and its hint of the high watermark) is lowered and saved; the
+//! first 4096 bytes of every block to go are zeroed, the last one first; files that hold nothing
+//! else are freed, the last one first. So a crash at any moment leaves a shorter suffix of the same
+//! blocks and never a hole before a block that is still sound. Recovery starts at the third step.
+//! It never decides what goes: see `log.rs` and `recovery.rs`.
 
 use super::ids::{Ids, Purpose};
 use super::op::DiskOp;
@@ -192,7 +192,8 @@ impl Cut {
     }
 }
 
-/// Lowers what the checkpoint says of blocks that will be gone. What is saved already needs no save.
+/// Lowers what the checkpoint says of blocks that will be gone. What is saved already needs no
+/// save.
 fn lower(saver: &mut Saver, from: BlockNo) -> SaveId {
     let checkpoint = &mut saver.checkpoint;
     let says_more = checkpoint.scan_from > from || checkpoint.high_watermark > from;

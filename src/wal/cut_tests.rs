@@ -351,3 +351,22 @@ fn a_crash_during_a_long_cut_is_no_damage() {
     assert_eq!(rig.log.state(), State::Open, "{:?}", rig.outputs);
     assert!(rig.log.log_end() > BlockNo(8));
 }
+
+#[test]
+fn forgotten_blocks_come_from_disk() {
+    let mut rig = log_of(10);
+    rig.append(&value(10, 100)).expect("room");
+    rig.log.forget_recent(BlockNo(4));
+    rig.drain();
+    for (block, from_disk) in [(3, false), (4, true), (9, true), (10, false)] {
+        let answer = rig.log.load(1, From::Block(BlockNo(block)), BlockNo(11), 1);
+        assert_eq!(answer == Load::Later, from_disk, "block {block}");
+    }
+    rig.run();
+    rig.log.latch("outside".to_owned());
+    rig.drain();
+    assert_eq!(
+        rig.outputs.last(),
+        Some(&Output::Failed("outside".to_owned()))
+    );
+}

@@ -1,8 +1,9 @@
 //! What a log knows of its blocks without asking the disk. All of it is rebuilt from block headers.
 //!
-//! The tail (what the next block chains to), the facts of the newest `HELD_BLOCKS` blocks, the first
-//! block of each of the last `EPOCHS_HELD` epochs, and spots: positions from which a walk over headers
-//! finds any block, at most about 1 MiB of file away once the region was walked. Read `load.rs` next.
+//! The tail (what the next block chains to), the facts of the newest `HELD_BLOCKS` blocks, the
+//! first block of each of the last `EPOCHS_HELD` epochs, and spots: positions from which a walk
+//! over headers finds any block, at most about 1 MiB of file away once the region was walked. Read
+//! `load.rs` next.
 
 use super::output::Held;
 use crate::limits::{EPOCHS_HELD, HELD_BLOCKS};
@@ -82,7 +83,8 @@ impl Index {
         }
     }
 
-    /// Takes in the next block, which lies at `position` of the segment whose first block is `segment`.
+    /// Takes in the next block, which lies at `position` of the segment whose first block is
+    /// `segment`.
     pub(super) fn push(&mut self, header: &BlockHeader, segment: BlockNo, position: u64) {
         assert_eq!(header.block, self.tail.next, "blocks come in order");
         self.note_epoch(header.epoch, header.block);

@@ -1,9 +1,10 @@
 //! Reads of blocks that are not in memory any more, and the search by time.
 //!
-//! A load starts at the nearest known block boundary and walks headers from there, piece by piece, to
-//! the blocks it wants. Every block it passes must be the next one of this log, chain to the one before
-//! it and, where memory knows it, have the known CRC; the blocks it brings are checked whole. So a read
-//! never brings what was not written there. It reads only what is durable. Read `log.rs` next.
+//! A load starts at the nearest known block boundary and walks headers from there, piece by piece,
+//! to the blocks it wants. Every block it passes must be the next one of this log, chain to the one
+//! before it and, where memory knows it, have the known CRC; the blocks it brings are checked
+//! whole. So a read never brings what was not written there. It reads only what is durable. Read
+//! `log.rs` next.
 
 use super::ids::{Ids, Purpose};
 use super::index::{Index, Spot};
@@ -323,7 +324,8 @@ impl Job {
         }
     }
 
-    /// The piece ends before `need` bytes from `at` on. A whole piece that is too short is no block.
+    /// The piece ends before `need` bytes from `at` on. A whole piece that is too short is no
+    /// block.
     fn run_out(&mut self, blocks: Vec<(BlockHeader, usize)>, at: usize, need: usize) -> Walked {
         if !blocks.is_empty() {
             return Walked::Blocks(blocks);
@@ -367,8 +369,8 @@ impl Job {
     }
 }
 
-/// Offset of the first batch that has a record as late as `time`. Before it no batch has one, so its
-/// largest time is the running maximum.
+/// Offset of the first batch that has a record as late as `time`. Before it no batch has one, so
+/// its largest time is the running maximum.
 fn first_as_late(bytes: &[u8], header: &BlockHeader, time: u64) -> Option<Offset> {
     block::batches(bytes, header)
         .into_iter()

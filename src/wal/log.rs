@@ -3,8 +3,8 @@
 //! Calls in, operations and outputs out; see `wal.rs` for the contract. After any call that took
 //! `&mut self` the caller polls outputs and operations until there are none of either. What needs a
 //! buffer and gets none waits: the next poll tries again. This file owns the state and hands every
-//! completion to the part that asked. Read `append.rs` for the write path, `start.rs` for what follows
-//! recovery, `op.rs` for the disk.
+//! completion to the part that asked. Read `append.rs` for the write path, `start.rs` for what
+//! follows recovery, `op.rs` for the disk.
 
 use super::config::Config;
 use super::cut::Cut;
@@ -13,7 +13,7 @@ use super::index::Index;
 use super::loads::{Context, Goal, Loads};
 use super::op::{DiskError, DiskOp, DiskResult, FileEntry};
 use super::open::{OpenBlock, buffer_len};
-use super::output::{From, Held, Load, Output, SaveId, State};
+use super::output::{From, Load, Output, SaveId, State};
 use super::recent::Recent;
 use super::recovery::Recovery;
 use super::saver::Saver;
@@ -23,8 +23,8 @@ use super::writer::Writer;
 use crate::buffers::Buffers;
 use crate::faults::{self, Fault};
 use crate::limits::{BLOCK_HEADER, SEGMENT_HEADER};
-use crate::types::{BlockNo, Epoch, FileId, Offset, Tick, Ticket, Time};
-use crate::wire::checkpoint::{Checkpoint, LogStart, Memory};
+use crate::types::{BlockNo, FileId, Offset, Ticket, Time};
+use crate::wire::checkpoint::{Checkpoint, Memory};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Time without appends after which what may lag in the checkpoint is saved.
@@ -196,7 +196,7 @@ impl Log {
         self.outputs.pop_front()
     }
 
-    fn pump(&mut self, buffers: &mut dyn Buffers) {
+    pub(super) fn pump(&mut self, buffers: &mut dyn Buffers) {
         while let Some((op, purpose)) = self.next_op(buffers) {
             let expected = match op {
                 DiskOp::Write { len, .. } => len,
@@ -303,9 +303,12 @@ impl Log {
 
     /// Closes the log for good.
     pub(super) fn fail(&mut self, purpose: Purpose, text: &str) {
+        self.close_failed(format!("{}: {text}", purpose.text()));
+    }
+
+    fn close_failed(&mut self, reason: String) {
         self.state = State::Failed;
-        let text = format!("log {}: {}: {text}", self.config.log, purpose.text());
-        self.outputs.push_back(Output::Failed(text));
+        self.outputs.push_back(Output::Failed(reason));
         self.close();
     }
 
@@ -384,8 +387,9 @@ impl Log {
         checkpoint.high_watermark = checkpoint.high_watermark.max(committed);
     }
 
-    /// Changes the checkpoint: both copies, one after the other. Changes made meanwhile share a write.
-    /// Not while recovery runs, and on a blank log not before `create`. A closed log saves nothing.
+    /// Changes the checkpoint: both copies, one after the other. Changes made meanwhile share a
+    /// write. Not while recovery runs, and on a blank log not before `create`. A closed log saves
+    /// nothing.
     pub fn save(&mut self, change: impl FnOnce(&mut Checkpoint)) -> SaveId {
         let serves = matches!(self.state, State::Open | State::Stopping);
         assert!(
@@ -396,8 +400,9 @@ impl Log {
         self.saver.want()
     }
 
-    /// Writes the first checkpoint of a blank log: members from the configuration, and what is to be
-    /// believed of its past. Appends and runs may follow at once; none is written before it is saved.
+    /// Writes the first checkpoint of a blank log: members from the configuration, and what is to
+    /// be believed of its past. Appends and runs may follow at once; none is written before it is
+    /// saved.
     pub fn create(&mut self, memory: Memory) -> SaveId {
         assert!(
             self.state == State::Open && self.created.is_none(),
@@ -415,13 +420,27 @@ impl Log {
         id
     }
 
+    /// Closes the log for a reason found outside of it.
+    pub fn latch(&mut self, reason: String) {
+        if matches!(self.state, State::Open | State::Stopping) {
+            self.close_failed(reason);
+        }
+    }
+
+    /// Forgets the copies in memory of durable blocks from `block` on: they are read from disk.
+    pub fn forget_recent(&mut self, block: BlockNo) {
+        let forgotten = self.recent.forget(block, self.writer.durable_end);
+        self.outputs
+            .extend(forgotten.into_iter().map(Output::Release));
+    }
+
     /// Blocks below `end` are committed: never cut from now on, and a hint for recovery.
     pub fn note_committed(&mut self, end: BlockNo) {
         self.committed = self.committed.max(end);
     }
 
-    /// Finds consecutive blocks below `end`, at least one and, beyond that, no more than `max_bytes` as
-    /// they lie on the disk.
+    /// Finds consecutive blocks below `end`, at least one and, beyond that, no more than
+    /// `max_bytes` as they lie on the disk.
     pub fn load(&mut self, request: u64, from: From, end: BlockNo, max_bytes: usize) -> Load {
         let end = end.min(self.index.tail.next);
         let block = match from {
@@ -452,8 +471,8 @@ impl Log {
         Load::Later
     }
 
-    /// Finds the first batch below `end` that holds a record as late as `timestamp`; `Output::Found`
-    /// follows. It reads every header from the log start on.
+    /// Finds the first batch below `end` that holds a record as late as `timestamp`;
+    /// `Output::Found` follows. It reads every header from the log start on.
     pub fn find(&mut self, request: u64, timestamp: u64, end: BlockNo) {
         let end = end.min(self.writer.durable_end);
         if end <= self.index.start.block || !matches!(self.state, State::Open | State::Stopping) {
@@ -462,98 +481,6 @@ impl Log {
             return;
         }
         self.loads.push(request, Goal::Time(timestamp), end, 0);
-    }
-
-    /// What the log is doing.
-    pub fn state(&self) -> State {
-        self.state
-    }
-
-    /// Whether a cut is under way: no append and no run before its `CutDone`.
-    pub fn is_cutting(&self) -> bool {
-        self.cut.is_some()
-    }
-
-    /// Where the log begins.
-    pub fn log_start(&self) -> LogStart {
-        self.index.start
-    }
-
-    /// Blocks sealed here or received; the open block does not count.
-    pub fn log_end(&self) -> BlockNo {
-        self.index.tail.next
-    }
-
-    /// Offset behind the last record of the block before `log_end`.
-    pub fn end_offset(&self) -> Offset {
-        self.index.tail.end_offset
-    }
-
-    /// Offset behind the last record accepted, the open block's included.
-    pub fn open_end_offset(&self) -> Offset {
-        let open = self.open.as_ref().map(|open| open.end_offset);
-        open.unwrap_or(self.index.tail.end_offset)
-    }
-
-    /// Blocks durable.
-    pub fn durable_end(&self) -> BlockNo {
-        self.writer.durable_end
-    }
-
-    /// Offset behind the last durable record.
-    pub fn durable_offset(&self) -> Offset {
-        self.writer.durable_offset
-    }
-
-    /// Epoch of the block before `log_end`, 0 if there is none.
-    pub fn last_epoch(&self) -> Epoch {
-        self.index.tail.epoch
-    }
-
-    /// CRC of the header of the block before `log_end`, 0 if there is none.
-    pub fn last_crc(&self) -> u32 {
-        self.index.tail.crc
-    }
-
-    /// Tick of the last batch accepted, the open block's included.
-    pub fn last_tick(&self) -> Tick {
-        let open = self.open.as_ref().map(|open| open.last_tick);
-        open.unwrap_or(self.index.tail.tick)
-    }
-
-    /// Bytes of blocks handed to the disk since the start, padding included.
-    pub fn bytes_written(&self) -> u64 {
-        self.writer.bytes_written
-    }
-
-    /// The checkpoint as it will be after every save asked for so far.
-    pub fn checkpoint(&self) -> &Checkpoint {
-        &self.saver.checkpoint
-    }
-
-    /// The settings.
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
-    /// Facts of a block, if it is among the newest `HELD_BLOCKS`.
-    pub fn held(&self, block: BlockNo) -> Option<Held> {
-        self.index.held(block).copied()
-    }
-
-    /// Epoch of a block of the log, or of the block before the log start.
-    pub fn epoch_of(&self, block: BlockNo) -> Option<Epoch> {
-        self.index.epoch_of(block)
-    }
-
-    /// First block of this log that was written under `epoch`.
-    pub fn first_of_epoch(&self, epoch: Epoch) -> Option<BlockNo> {
-        self.index.first_of_epoch(epoch)
-    }
-
-    /// Offset behind the last record below `block_end`: for recent blocks and the log start.
-    pub fn end_offset_of(&self, block_end: BlockNo) -> Option<Offset> {
-        self.index.end_offset_of(block_end)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The open block: batches that were accepted and not yet closed into a block.
 //!
-//! It owns one buffer of the full size of a block and fills it from behind the header on. Batches are
-//! copied in, never changed but for the leader's half of their headers. Not durable, not in the log.
-//! When it is sealed its buffer becomes the block. Read `log.rs` for the rules of sealing.
+//! It owns one buffer of the full size of a block and fills it from behind the header on. Batches
+//! are copied in, never changed but for the leader's half of their headers. Not durable, not in the
+//! log. When it is sealed its buffer becomes the block. Read `log.rs` for the rules of sealing.
 
 use super::config::Config;
 use super::index::Tail;

@@ -1,8 +1,8 @@
 //! What a log says: outputs, answers and refusals.
 //!
-//! Everything here is plain data. Outputs come in the order in which things happened; an output never
-//! asks for an answer. Positions in blocks are exclusive where they end with `end`. Buffers named here
-//! stay the log's unless the text says otherwise. Read `log.rs` next.
+//! Everything here is plain data. Outputs come in the order in which things happened; an output
+//! never asks for an answer. Positions in blocks are exclusive where they end with `end`. Buffers
+//! named here stay the log's unless the text says otherwise. Read `log.rs` next.
 
 use super::op::DiskError;
 use crate::types::{BlockNo, BufferId, Epoch, NodeId, Offset, Tick, padded};
@@ -23,7 +23,8 @@ pub enum State {
     Open,
     /// A clean stop was asked for and its last writes are under way.
     Stopping,
-    /// Recovery found it damaged or not this log: closed until someone mended it. Nothing was changed.
+    /// Recovery found it damaged or not this log: closed until someone mended it. Nothing was
+    /// changed.
     Refused,
     /// A disk operation failed: closed until restart.
     Failed,
@@ -121,8 +122,8 @@ pub struct Appended {
 /// Why an append was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppendRefusal {
-    /// No room now: the open block is full and the disk or the buffers have no place for another one.
-    /// The caller keeps the batch and tries again after the next disk completion or release.
+    /// No room now: the open block is full and the disk or the buffers have no place for another
+    /// one. The caller keeps the batch and tries again after the next disk completion or release.
     Full,
     /// The log is not open, or is cutting.
     Closed,
@@ -177,8 +178,8 @@ pub struct Loaded {
 /// The first answer to a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// From memory. The buffer stays the log's and may be released by it at its next call: hand it to
-    /// an action at once, or copy.
+    /// From memory. The buffer stays the log's and may be released by it at its next call: hand it
+    /// to an action at once, or copy.
     Now(Loaded),
     /// From disk: an [`Output::Loaded`] with the request's number will come.
     Later,

@@ -1,9 +1,9 @@
 //! Reads files piece by piece on demand, for walks over many blocks.
 //!
-//! It owns one buffer and knows which piece of which file it holds. A walk asks whether a span is there;
-//! if not, the reader notes the wish, the walk waits, and comes back to the same question after the
-//! read. Bytes that a file does not have read as zeros, which no check accepts. It judges nothing: see
-//! `search.rs` and `recovery.rs`.
+//! It owns one buffer and knows which piece of which file it holds. A walk asks whether a span is
+//! there; if not, the reader notes the wish, the walk waits, and comes back to the same question
+//! after the read. Bytes that a file does not have read as zeros, which no check accepts. It judges
+//! nothing: see `search.rs` and `recovery.rs`.
 
 use super::ids::Ids;
 use super::op::DiskOp;

@@ -1,9 +1,10 @@
 //! Recent blocks in memory: the buffers they were written from.
 //!
 //! It owns the buffers of blocks from the moment they enter the log until they are both durable and
-//! beyond `RECENT_BYTES`, counted as buffer capacity; each is given back exactly once. So a block that
-//! is not durable yet is always here, and a link or a reader that keeps up never touches the disk. It
-//! never holds a block that is not in the log. Read `load.rs` for what is not here any more.
+//! beyond `RECENT_BYTES`, counted as buffer capacity; each is given back exactly once. So a block
+//! that is not durable yet is always here, and a link or a reader that keeps up never touches the
+//! disk. It never holds a block that is not in the log. Read `load.rs` for what is not here any
+//! more.
 
 use super::output::Loaded;
 use crate::limits::RECENT_BYTES;
@@ -63,8 +64,8 @@ impl Recent {
         Some(unit.buffer)
     }
 
-    /// Blocks from `from` on out of one buffer, below `end`, of at most `max_bytes` padded but at least
-    /// one.
+    /// Blocks from `from` on out of one buffer, below `end`, of at most `max_bytes` padded but at
+    /// least one.
     pub(super) fn load(&self, from: BlockNo, end: BlockNo, max_bytes: usize) -> Option<Loaded> {
         let at = self.units.partition_point(|unit| unit.end() <= from);
         let unit = self.units.get(at)?;
@@ -96,6 +97,17 @@ impl Recent {
             self.units.pop_back();
         }
         released
+    }
+
+    /// Forgets buffers with blocks at or behind `block` that are durable whole.
+    pub(super) fn forget(&mut self, block: BlockNo, durable_end: BlockNo) -> Vec<BufferId> {
+        let (gone, kept) = core::mem::take(&mut self.units)
+            .into_iter()
+            .partition(|unit| unit.end() > block && unit.end() <= durable_end);
+        self.units = kept;
+        let gone: VecDeque<Unit> = gone;
+        self.capacity -= gone.iter().map(|unit| unit.capacity).sum::<usize>();
+        gone.into_iter().map(|unit| unit.buffer).collect()
     }
 
     /// Every buffer, for a log that closes.

@@ -1,8 +1,8 @@
 //! Start-up: reads what is on the disk and decides what of it is the log. It changes nothing.
 //!
-//! Blocks below `scan_from` of the checkpoint are trusted but for the segment that holds the one before
-//! it; from there on every block is verified whole, until one is not good. What it is then, this table
-//! says (`judge`):
+//! Blocks below `scan_from` of the checkpoint are trusted but for the segment that holds the one
+//! before it; from there on every block is verified whole, until one is not good. What it is then,
+//! this table says (`judge`):
 //!
 //! | header  | batches | chain | sound later block   | known to have existed | verdict |
 //! |---------|---------|-------|---------------------|-----------------------|---------|
@@ -12,15 +12,16 @@
 //! | zero    | -       | -     | none                | no                    | end     |
 //! | else    |         |       | none or within      | no                    | torn    |
 //!
-//! Known to have existed: blocks below `scan_from` and below the checkpoint's high watermark. A later
-//! block's `committed_end` tells it only where nobody else commits, in a set of one: a follower writes
-//! blocks that the others committed long before it holds them durably, several at a time, and a hole
-//! among those is torn. *Torn* is cut, *faulty* never: the log is refused with file, position and mend.
+//! Known to have existed: blocks below `scan_from` and below the checkpoint's high watermark. A
+//! later block's `committed_end` tells it only where nobody else commits, in a set of one: a
+//! follower writes blocks that the others committed long before it holds them durably, several at a
+//! time, and a hole among those is torn. *Torn* is cut, *faulty* never: the log is refused with
+//! file, position and mend.
 //!
-//! Memory: without a sound checkpoint the log is blank if it has no segment file, else its memory is
-//! lost. Writes that need not survive a loss of power (`writes_survive` off) lose it too when the kernel
-//! was started anew without a clean stop; nothing is known to have existed then. Read `arrange.rs` next,
-//! then `log.rs` for what follows: the cut, syncs, the first save.
+//! Memory: without a sound checkpoint the log is blank if it has no segment file, else its memory
+//! is lost. Writes that need not survive a loss of power (`writes_survive` off) lose it too when
+//! the kernel was started anew without a clean stop; nothing is known to have existed then. Read
+//! `arrange.rs` next, then `log.rs` for what follows: the cut, syncs, the first save.
 
 use super::arrange::{Found, Plan, arrange};
 use super::config::Config;
@@ -100,8 +101,8 @@ pub(super) fn judge(sight: &Sight) -> Verdict {
     }
 }
 
-/// A log as recovery found it, and what has to be done before it is in service, in this order: erase
-/// `marks` and free `frees` (a cut), name, sync.
+/// A log as recovery found it, and what has to be done before it is in service, in this order:
+/// erase `marks` and free `frees` (a cut), name, sync.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) checkpoint: Checkpoint,

@@ -1,4 +1,5 @@
-//! Start-up: the decision table, torn and faulty logs, rolls cut short, memory, crashes at any moment.
+//! Start-up: the decision table, torn and faulty logs, rolls cut short, memory, crashes at any
+//! moment.
 
 use super::op::{DiskOp, FileName};
 use super::recovery::{Head, Later, Sight, Verdict, judge};

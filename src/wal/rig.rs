@@ -1,8 +1,8 @@
 //! For tests: one log over a disk and a pool in memory.
 //!
-//! Operations wait until a test completes them, in any order, or crashes: then each that is in flight has
-//! happened, not happened or, a write, reached any subset of its 512-byte sectors. The pool checks the
-//! contract of buffers: released once, unchanged while a write holds them.
+//! Operations wait until a test completes them, in any order, or crashes: then each that is in
+//! flight has happened, not happened or, a write, reached any subset of its 512-byte sectors. The
+//! pool checks the contract of buffers: released once, unchanged while a write holds them.
 
 use super::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileEntry, FileName};
 use super::{AppendRefusal, Appended, Config, From, Load, Log, Output, Recovered, State};
@@ -396,7 +396,8 @@ impl Rig {
         }
     }
 
-    /// Power is lost: of what is in flight anything may have happened. Starts recovery over the result.
+    /// Power is lost: of what is in flight anything may have happened. Starts recovery over the
+    /// result.
     pub(super) fn crash(mut self, random: &mut Random) -> Rig {
         let pending = core::mem::take(&mut self.pending);
         for pending in pending {
@@ -463,7 +464,7 @@ impl Rig {
 
     /// Stops cleanly.
     pub(super) fn stop(&mut self) {
-        self.log.stop();
+        self.log.stop(self.now, &mut self.pool);
         self.run();
         assert_eq!(self.log.state(), State::Stopped);
     }

@@ -1,9 +1,9 @@
 //! Writes the checkpoint: both copies, one after the other.
 //!
-//! It owns the two copies in the checkpoint file. A save is done when both are durable; changes made
-//! while a write is under way share the next one. The copy that is older or unsound is written first,
-//! so at every moment at least one sound copy holds everything that was ever reported as saved. It never
-//! decides what a checkpoint says. The format is in `wire/checkpoint.rs`.
+//! It owns the two copies in the checkpoint file. A save is done when both are durable; changes
+//! made while a write is under way share the next one. The copy that is older or unsound is written
+//! first, so at every moment at least one sound copy holds everything that was ever reported as
+//! saved. It never decides what a checkpoint says. The format is in `wire/checkpoint.rs`.
 
 use super::ids::Ids;
 use super::op::{CHECKPOINT_FILE, DiskOp};
@@ -35,8 +35,8 @@ struct Writing {
 }
 
 impl Saver {
-    /// A saver of what was read. Copies that did not say the same are written at once: what only one
-    /// of them authorises may not be done yet.
+    /// A saver of what was read. Copies that did not say the same are written at once: what only
+    /// one of them authorises may not be done yet.
     pub(super) fn new(checkpoint: Checkpoint, stale_copy: Option<u64>) -> Saver {
         let mut saver = Saver {
             checkpoint,
@@ -109,9 +109,9 @@ impl Saver {
     }
 }
 
-/// Reads both copies from the checkpoint file's first 8192 bytes: the newer sound one, and which copy
-/// does not say the same, if one does not. `Err` if neither is sound; then whether a first creation
-/// never completed, which is so while the second copy is all zero.
+/// Reads both copies from the checkpoint file's first 8192 bytes: the newer sound one, and which
+/// copy does not say the same, if one does not. `Err` if neither is sound; then whether a first
+/// creation never completed, which is so while the second copy is all zero.
 pub(super) fn read_copies(bytes: &[u8]) -> Result<(Checkpoint, Option<u64>), bool> {
     let (first, second) = bytes[..2 * CHECKPOINT_COPY].split_at(CHECKPOINT_COPY);
     match (checkpoint::read(first), checkpoint::read(second)) {

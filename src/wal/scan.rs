@@ -1,9 +1,9 @@
 //! Walks the arranged segments to the end of the log, and looks behind it.
 //!
-//! First the trusted segments: where each begins and, if it holds a change of epoch, where. Then block by
-//! block with every check there is. Where the chain ends it goes on in the next segment if that one
-//! continues it, else it searches everything behind and lets the table in `recovery.rs` judge. It reads
-//! and never writes.
+//! First the trusted segments: where each begins and, if it holds a change of epoch, where. Then
+//! block by block with every check there is. Where the chain ends it goes on in the next segment if
+//! that one continues it, else it searches everything behind and lets the table in `recovery.rs`
+//! judge. It reads and never writes.
 
 use super::arrange::{Found, Layout, MEND};
 use super::config::Config;
@@ -228,8 +228,8 @@ impl Scan {
         Ok(Look::Good(header))
     }
 
-    /// Searches from a place on through everything that may hold blocks of the log: a `next.seg` that
-    /// holds no good block never had one that counted.
+    /// Searches from a place on through everything that may hold blocks of the log: a `next.seg`
+    /// that holds no good block never had one that counted.
     fn search(&mut self, at: usize, position: u64) {
         let chain = self.layout.chain.iter().enumerate().skip(at);
         let searched = chain
@@ -306,7 +306,8 @@ impl Scan {
         files.position(|one| one == file).unwrap_or(usize::MAX)
     }
 
-    /// Where something stands that is not zero and not the block; in a `next.seg` that goes it may stay.
+    /// Where something stands that is not zero and not the block; in a `next.seg` that goes it may
+    /// stay.
     fn remnants(&self) -> Vec<(FileId, u64)> {
         let bad = self.bad.iter().filter(|((at, _), head)| {
             let name = self.layout.chain[*at].0.entry.name;

@@ -1,9 +1,9 @@
 //! Looks for blocks behind a point of the log where its chain ends: what a cut has to erase, and
 //! recovery's evidence of what was once durable.
 //!
-//! Every multiple of 4096 is looked at, up to the end of the files. A sound header of this log counts
-//! as a block, whatever its body: whoever wrote it had been allowed to write so far. Nothing is judged
-//! here; `recovery.rs` judges, `cut.rs` erases.
+//! Every multiple of 4096 is looked at, up to the end of the files. A sound header of this log
+//! counts as a block, whatever its body: whoever wrote it had been allowed to write so far. Nothing
+//! is judged here; `recovery.rs` judges, `cut.rs` erases.
 
 use super::reader::Reader;
 use crate::buffers::Buffers;

@@ -1,9 +1,10 @@
 //! The segment files of a log, and the roll into the next one.
 //!
-//! A roll happens in this order: the header block is written into `next.seg`; when it is durable the
-//! file gets its name; when the name is durable another `next.seg` is asked for. Blocks may be written
-//! into the file from the moment the header write was asked for, but none of them counts as durable
-//! before the file is named. At rest every segment holds at least one block. Read `writer.rs` next.
+//! A roll happens in this order: the header block is written into `next.seg`; when it is durable
+//! the file gets its name; when the name is durable another `next.seg` is asked for. Blocks may be
+//! written into the file from the moment the header write was asked for, but none of them counts as
+//! durable before the file is named. At rest every segment holds at least one block. Read
+//! `writer.rs` next.
 
 use super::ids::{Ids, Purpose};
 use super::op::DiskOp;
@@ -103,8 +104,8 @@ impl Segments {
         });
     }
 
-    /// Gives the next block its place in the newest segment: first block of the segment, position. A
-    /// leader's segments may be longer than ours: the file then grows.
+    /// Gives the next block its place in the newest segment: first block of the segment, position.
+    /// A leader's segments may be longer than ours: the file then grows.
     pub(super) fn place(&mut self, padded: usize) -> (BlockNo, u64) {
         let last = self.list.back_mut().expect("a roll came first");
         let position = last.end;

@@ -1,8 +1,8 @@
 //! Writes of blocks, in the order of the log: what waits, what is in flight, what is durable.
 //!
-//! At most `write_depth` writes are in flight and none lies further than `WRITE_WINDOW` bytes past the
-//! durable end; recovery depends on the second. Completions come in any order, the durable end moves in
-//! the order of the log. Nothing here knows what a block says. Read `log.rs` next.
+//! At most `write_depth` writes are in flight and none lies further than `WRITE_WINDOW` bytes past
+//! the durable end; recovery depends on the second. Completions come in any order, the durable end
+//! moves in the order of the log. Nothing here knows what a block says. Read `log.rs` next.
 
 use super::ids::{Ids, Purpose};
 use super::op::DiskOp;
@@ -122,8 +122,8 @@ impl Writer {
         }
     }
 
-    /// Moves the durable end over what is done, in order, up to the first block of a file that is not
-    /// yet named.
+    /// Moves the durable end over what is done, in order, up to the first block of a file that is
+    /// not yet named.
     pub(super) fn advance(&mut self, segments: &Segments) {
         while let Some(tracked) = self.jobs.front().filter(|tracked| tracked.done) {
             let job = tracked.job;

@@ -28,21 +28,28 @@
 //! ```
 //!
 //! Everything up to and with `stored_len` is a prefix that no version may change, so a node can
-//! carry a batch whose version, codec or flags it does not know (H-23). The body is opaque here:
-//! `record.rs` knows it, for clients. `client_crc` covers one contiguous range, is made by the
-//! client and never again; the leader fills in its half and `header_crc` without touching a byte of
-//! the client's.
+//! carry a batch whose version, codec or flags it does not know (H-23). A later version may put
+//! fields behind the prefix and make the header longer: `header_len` says where the body begins.
+//! Version 1 has exactly 128 bytes. Kinds are part of the prefix: a node acts on them, so an
+//! unknown one is refused. Zeros are demanded where a client's batch comes in, and nowhere else: a
+//! CRC covers them, and a replica carries what it does not know.
+//!
+//! The body is opaque here: `record.rs` knows it, for clients. `client_crc` covers one contiguous
+//! range, is made by the client and never again; the leader fills in its half and `header_crc`
+//! without touching a byte of the client's.
 
-use super::bytes::{crc_with_zeroed, put, u16_at, u32_at, u64_at};
+use super::bytes::{all_zero, crc_with_zeroed, position_fits, put, u16_at, u32_at, u64_at};
 use crate::limits::BATCH_HEADER;
 use crate::types::{Epoch, LogId, Offset, OriginId, ShardId, Tick};
 
 const MAGIC: [u8; 4] = *b"MRB1";
-const VERSION: u8 = 1;
+/// Version of the batches made here; others are carried by their prefix.
+pub const VERSION: u8 = 1;
 const HEADER_CRC: usize = 8;
 const CLIENT_CRC: usize = 12;
 /// Where the client's half of the header begins.
 pub const CLIENT_HALF: usize = 64;
+const CLIENT_ZEROS: usize = 108;
 
 /// Flag: the body is compressed with zstd. The low two bits name the codec; 0 is none.
 pub const FLAG_ZSTD: u16 = 1;
@@ -129,6 +136,10 @@ pub struct ClientHalf {
 /// Fields of the fixed prefix: all that a node needs to carry a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPrefix {
+    /// Version of the layout behind the prefix; not 0, maybe unknown here.
+    pub version: u8,
+    /// Bytes of the header; 128 in version 1, no less in any.
+    pub header_len: u16,
     /// Number of the kind (0..=6).
     pub kind: u8,
     /// CRC of the header, as found in it.
@@ -150,7 +161,7 @@ pub struct BatchPrefix {
 impl BatchPrefix {
     /// Bytes of the whole batch: header and stored body.
     pub fn total_len(&self) -> usize {
-        BATCH_HEADER + self.stored_len as usize
+        usize::from(self.header_len) + self.stored_len as usize
     }
 
     /// One past the offset of its last record.
@@ -164,20 +175,21 @@ impl BatchPrefix {
 pub enum BatchError {
     /// Fewer bytes than the header, or than the header says.
     Short,
-    /// Not a batch header: magic or header length is another.
+    /// Not a batch header: magic or header length is another, or a client's reserved bytes are set.
     NotABatch,
     /// `header_crc` does not fit.
     HeaderCrc,
     /// `client_crc` does not fit.
     ClientCrc,
-    /// A data batch without records, or a node's own batch with some (D-S5).
+    /// A data batch without records, a node's own batch with some (D-S5), or an offset or tick
+    /// above `POSITION_MAX`.
     RecordCount,
     /// A kind that no version has.
     Kind,
 }
 
 /// Writes the client's half and `client_crc` into `bytes`: a header with its body behind it. The
-/// leader's half is zeroed.
+/// leader's half is zeroed. Panics if `bytes` is shorter than header and body.
 pub fn write_client_half(bytes: &mut [u8], half: &ClientHalf) {
     let total = BATCH_HEADER + half.stored_len as usize;
     bytes[..BATCH_HEADER].fill(0);
@@ -210,7 +222,9 @@ pub fn client_half(bytes: &[u8]) -> ClientHalf {
 }
 
 /// What a leader checks before it accepts a client's batch: the length, and the client's CRC over
-/// its half and the body. Zero records are refused (D-S5).
+/// its half and the body. Zero records are refused (D-S5). What stands in the leader's half does
+/// not matter: the leader writes all of it. Flags may be unknown ones: they are the readers'
+/// matter.
 pub fn check_from_client(bytes: &[u8]) -> Result<ClientHalf, BatchError> {
     if bytes.len() < BATCH_HEADER {
         return Err(BatchError::Short);
@@ -222,14 +236,18 @@ pub fn check_from_client(bytes: &[u8]) -> Result<ClientHalf, BatchError> {
     if crc32fast::hash(&bytes[CLIENT_HALF..]) != u32_at(bytes, CLIENT_CRC) {
         return Err(BatchError::ClientCrc);
     }
+    if !all_zero(&bytes[CLIENT_ZEROS..BATCH_HEADER]) {
+        return Err(BatchError::NotABatch);
+    }
     if half.record_count == 0 {
         return Err(BatchError::RecordCount);
     }
     Ok(half)
 }
 
-/// Writes the leader's half and `header_crc` over a header whose client's half is there; returns the
-/// CRC.
+/// Writes the leader's half and `header_crc` over a header whose client's half is there; returns
+/// the CRC. Panics if what it wrote is a batch that every reader refuses: a record count that its
+/// kind forbids, an offset or a tick that is too high.
 pub fn write_leader_half(header: &mut [u8], half: &LeaderHalf) -> u32 {
     put(header, 0, &MAGIC);
     header[4] = VERSION;
@@ -244,42 +262,68 @@ pub fn write_leader_half(header: &mut [u8], half: &LeaderHalf) -> u32 {
     header[50..CLIENT_HALF].fill(0);
     let crc = crc_with_zeroed(&header[..BATCH_HEADER], HEADER_CRC);
     put(header, HEADER_CRC, &crc.to_le_bytes());
+    let plausible = check_prefix(&prefix_of(header));
+    assert_eq!(plausible, Ok(()), "a batch that no reader takes");
     crc
 }
 
-/// Reads the prefix of the batch at the start of `bytes` and checks its header (not its body).
+/// Reads the prefix of the batch at the start of `bytes` and checks its header (not its body), of
+/// whatever version it is.
 pub fn read_prefix(bytes: &[u8]) -> Result<BatchPrefix, BatchError> {
     if bytes.len() < BATCH_HEADER {
         return Err(BatchError::Short);
     }
-    if bytes[..4] != MAGIC || usize::from(u16_at(bytes, 6)) != BATCH_HEADER {
+    let (version, header_len) = (bytes[4], usize::from(u16_at(bytes, 6)));
+    let is_header = match version {
+        0 => false,
+        VERSION => header_len == BATCH_HEADER,
+        _ => header_len >= BATCH_HEADER,
+    };
+    if bytes[..4] != MAGIC || !is_header {
         return Err(BatchError::NotABatch);
     }
-    let header_crc = u32_at(bytes, HEADER_CRC);
-    if crc_with_zeroed(&bytes[..BATCH_HEADER], HEADER_CRC) != header_crc {
+    let header = bytes.get(..header_len).ok_or(BatchError::Short)?;
+    if crc_with_zeroed(header, HEADER_CRC) != u32_at(header, HEADER_CRC) {
         return Err(BatchError::HeaderCrc);
     }
-    let prefix = BatchPrefix {
-        kind: bytes[5],
-        header_crc,
-        log: LogId {
-            origin: OriginId(u32_at(bytes, 44)),
-            shard: ShardId(u16_at(bytes, 48)),
-        },
-        base_offset: Offset(u64_at(bytes, 16)),
-        tick: Tick(u64_at(bytes, 24)),
-        origin_epoch: Epoch(u32_at(bytes, 40)),
-        record_count: u32_at(bytes, 64),
-        stored_len: u32_at(bytes, 68),
-    };
-    let carries_records = !matches!(prefix.kind, 5 | 6);
-    if prefix.kind > 6 {
-        return Err(BatchError::Kind);
-    }
-    if carries_records != (prefix.record_count > 0) && matches!(prefix.kind, 0 | 2 | 5 | 6) {
-        return Err(BatchError::RecordCount);
-    }
+    let prefix = prefix_of(header);
+    check_prefix(&prefix)?;
     Ok(prefix)
+}
+
+fn prefix_of(header: &[u8]) -> BatchPrefix {
+    BatchPrefix {
+        version: header[4],
+        header_len: u16_at(header, 6),
+        kind: header[5],
+        header_crc: u32_at(header, HEADER_CRC),
+        log: LogId {
+            origin: OriginId(u32_at(header, 44)),
+            shard: ShardId(u16_at(header, 48)),
+        },
+        base_offset: Offset(u64_at(header, 16)),
+        tick: Tick(u64_at(header, 24)),
+        origin_epoch: Epoch(u32_at(header, 40)),
+        record_count: u32_at(header, 64),
+        stored_len: u32_at(header, 68),
+    }
+}
+
+fn check_prefix(prefix: &BatchPrefix) -> Result<(), BatchError> {
+    let has_records = prefix.record_count > 0;
+    let counts = match prefix.kind {
+        0 | 2 => has_records,
+        5 | 6 => !has_records,
+        1 | 3 | 4 => true,
+        _ => return Err(BatchError::Kind),
+    };
+    // Both are tested, so that the sum of the two cannot overflow.
+    let offsets = position_fits(prefix.base_offset.0) && position_fits(prefix.end_offset().0);
+    if counts && offsets && position_fits(prefix.tick.0) {
+        Ok(())
+    } else {
+        Err(BatchError::RecordCount)
+    }
 }
 
 /// Checks the whole batch at the start of `bytes`: header and body.
@@ -294,3 +338,7 @@ pub fn check(bytes: &[u8]) -> Result<BatchPrefix, BatchError> {
     }
     Ok(prefix)
 }
+
+#[cfg(test)]
+#[path = "batch_tests.rs"]
+pub(super) mod tests;

@@ -24,20 +24,26 @@
 //!     90   38 zero
 //! ```
 //!
+//! A block takes at most `WRITE_WINDOW` bytes, so `used_len` bounds what a reader sets aside for
+//! it. Unknown flags and reserved bytes that are not zero are refused: they are another version's.
+//!
 //! Batches follow the header without gaps; zeros fill up to a multiple of 4096. A client CRC covers
 //! each body, a batch header CRC covers that CRC, `batches_crc` covers the header CRCs and the
 //! block's own CRC covers `batches_crc`: so the chain of `prev_header_crc` commits to every byte of
 //! the log.
 
 use super::batch::{self, BatchError, BatchPrefix};
-use super::bytes::{crc_with_zeroed, put, u16_at, u32_at, u64_at};
-use crate::limits::{BATCH_HEADER, BLOCK_HEADER};
+use super::bytes::{
+    all_zero, crc_with_zeroed, epoch_fits, position_fits, put, u16_at, u32_at, u64_at,
+};
+use crate::limits::{BATCH_HEADER, BLOCK_HEADER, WRITE_WINDOW};
 use crate::types::{BlockNo, Epoch, LogId, Offset, OriginId, ShardId, Tick, padded};
 
 const MAGIC: [u8; 4] = *b"MRBK";
 const VERSION: u8 = 1;
 const HEADER_CRC: usize = 8;
 const FIRST_IN_SEGMENT: u8 = 1;
+const ZEROS: usize = 90;
 
 /// The facts of a block's header. All that the replica protocol ever sees of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +85,22 @@ impl BlockHeader {
     pub fn padded_len(&self) -> usize {
         padded(self.used_len as usize)
     }
+
+    /// Whether the numbers can be those of a block at all, whatever its batches are.
+    fn is_plausible(&self) -> bool {
+        let least = BLOCK_HEADER as u64 + BATCH_HEADER as u64 * u64::from(self.batch_count);
+        let records = self.end_offset.0.checked_sub(self.base_offset.0);
+        self.batch_count > 0
+            && u64::from(self.used_len) >= least
+            && u64::from(self.used_len) <= WRITE_WINDOW
+            && records == Some(u64::from(self.record_count))
+            && self.committed_end <= self.block
+            && self.epoch > Epoch(0)
+            && epoch_fits(self.epoch)
+            && position_fits(self.block.0)
+            && position_fits(self.end_offset.0)
+            && position_fits(self.last_tick.0)
+    }
 }
 
 /// Why bytes are not the block they should be.
@@ -88,7 +110,7 @@ pub enum BlockError {
     Short,
     /// Not a block header: magic, version or header length is another.
     NotABlock,
-    /// `header_crc` does not fit, or a count in the header cannot be.
+    /// `header_crc` does not fit, or a number in the header cannot be.
     Header,
     /// A batch does not fit its CRC or the fixed prefix.
     Batch(BatchError),
@@ -99,7 +121,10 @@ pub enum BlockError {
 }
 
 /// Writes `header` (its `header_crc` is ignored) to the start of `bytes` and returns the CRC.
+/// Panics on a header that every reader refuses: a block must never be acknowledged and then
+/// unreadable.
 pub fn write_header(bytes: &mut [u8], header: &BlockHeader) -> u32 {
+    assert!(header.is_plausible(), "no reader takes {header:?}");
     bytes[..BLOCK_HEADER].fill(0);
     put(bytes, 0, &MAGIC);
     bytes[4] = VERSION;
@@ -138,7 +163,9 @@ pub fn read_header(bytes: &[u8]) -> Result<BlockHeader, BlockError> {
         return Err(BlockError::NotABlock);
     }
     let header_crc = u32_at(bytes, HEADER_CRC);
-    if crc_with_zeroed(&bytes[..BLOCK_HEADER], HEADER_CRC) != header_crc {
+    let sound = crc_with_zeroed(&bytes[..BLOCK_HEADER], HEADER_CRC) == header_crc;
+    let unknown = bytes[5] & !FIRST_IN_SEGMENT != 0 || !all_zero(&bytes[ZEROS..BLOCK_HEADER]);
+    if !sound || unknown {
         return Err(BlockError::Header);
     }
     let header = BlockHeader {
@@ -161,13 +188,7 @@ pub fn read_header(bytes: &[u8]) -> Result<BlockHeader, BlockError> {
         last_tick: Tick(u64_at(bytes, 82)),
         first_in_segment: bytes[5] & FIRST_IN_SEGMENT != 0,
     };
-    let least = BLOCK_HEADER + BATCH_HEADER * header.batch_count.min(1 << 20) as usize;
-    let records = header.end_offset.0.checked_sub(header.base_offset.0);
-    let sane = header.batch_count > 0
-        && header.used_len as usize >= least
-        && records == Some(u64::from(header.record_count))
-        && header.committed_end <= header.block;
-    if sane {
+    if header.is_plausible() {
         Ok(header)
     } else {
         Err(BlockError::Header)
@@ -175,7 +196,11 @@ pub fn read_header(bytes: &[u8]) -> Result<BlockHeader, BlockError> {
 }
 
 /// Checks every batch behind `header`: CRCs, contiguous offsets, sums equal to the header (H-26).
-/// `bytes` begins with the block header and holds at least `used_len` bytes.
+/// `bytes` begins with the block header and holds at least `used_len` bytes. One pass: each body is
+/// under one CRC and is read once.
+///
+/// The prefix of a batch does not hold its `max_timestamp`. So in a block with batches of a version
+/// unknown here the header's is checked from below only: by the known ones.
 pub fn check_batches(bytes: &[u8], header: &BlockHeader) -> Result<(), BlockError> {
     let used = header.used_len as usize;
     if bytes.len() < used {
@@ -195,20 +220,22 @@ pub fn check_padding(bytes: &[u8], header: &BlockHeader) -> Result<(), BlockErro
     if bytes.len() < end {
         return Err(BlockError::Short);
     }
-    if bytes[used..end].iter().any(|byte| *byte != 0) {
-        return Err(BlockError::Padding);
+    if all_zero(&bytes[used..end]) {
+        Ok(())
+    } else {
+        Err(BlockError::Padding)
     }
-    Ok(())
 }
 
 /// The batches of a block whose checks have passed before, in order: position in the block and
-/// prefix.
+/// prefix. Ends early at bytes that are no batch header.
 pub fn batches(bytes: &[u8], header: &BlockHeader) -> Vec<(usize, BatchPrefix)> {
-    let used = header.used_len as usize;
+    let bytes = &bytes[..bytes.len().min(header.used_len as usize)];
     let mut at = BLOCK_HEADER;
-    let mut found = Vec::with_capacity(header.batch_count as usize);
-    while at < used {
-        let Ok(prefix) = batch::read_prefix(&bytes[at..used]) else {
+    let most = bytes.len() / BATCH_HEADER;
+    let mut found = Vec::with_capacity(most.min(header.batch_count as usize));
+    while let Some(rest) = bytes.get(at..) {
+        let Ok(prefix) = batch::read_prefix(rest) else {
             break;
         };
         found.push((at, prefix));
@@ -240,6 +267,8 @@ struct Walk<'a> {
     next_offset: Offset,
     batches: u32,
     last_tick: Tick,
+    max_timestamp: u64,
+    all_known: bool,
     crc: BatchesCrc,
 }
 
@@ -252,6 +281,8 @@ impl<'a> Walk<'a> {
             next_offset: header.base_offset,
             batches: 0,
             last_tick: Tick(0),
+            max_timestamp: 0,
+            all_known: true,
             crc: BatchesCrc::default(),
         }
     }
@@ -260,12 +291,19 @@ impl<'a> Walk<'a> {
         if self.at >= self.bytes.len() {
             return None;
         }
-        let prefix = match batch::check(&self.bytes[self.at..]) {
+        let rest = &self.bytes[self.at..];
+        let prefix = match batch::check(rest) {
             Ok(prefix) => prefix,
             Err(error) => return Some(Err(BlockError::Batch(error))),
         };
         if prefix.log != self.header.log || prefix.base_offset != self.next_offset {
             return Some(Err(BlockError::Sums));
+        }
+        if prefix.version == batch::VERSION {
+            let latest = batch::client_half(rest).max_timestamp;
+            self.max_timestamp = self.max_timestamp.max(latest);
+        } else {
+            self.all_known = false;
         }
         self.next_offset = prefix.end_offset();
         self.at += prefix.total_len();
@@ -276,10 +314,20 @@ impl<'a> Walk<'a> {
     }
 
     fn sums_match(&self) -> Result<(), BlockError> {
-        let same = self.batches == self.header.batch_count
+        let timestamps = if self.all_known {
+            self.header.max_timestamp == self.max_timestamp
+        } else {
+            self.header.max_timestamp >= self.max_timestamp
+        };
+        let same = timestamps
+            && self.batches == self.header.batch_count
             && self.next_offset == self.header.end_offset
             && self.last_tick == self.header.last_tick
             && self.crc.finish() == self.header.batches_crc;
         if same { Ok(()) } else { Err(BlockError::Sums) }
     }
 }
+
+#[cfg(test)]
+#[path = "block_tests.rs"]
+mod tests;

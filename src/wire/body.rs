@@ -1,26 +1,40 @@
 //! The typed bodies of all frames.
 //!
-//! | frame | direction | answered by | payload |
-//! |---|---|---|---|
-//! | Hello | dialing node -> node | HelloOk, Error | |
-//! | Where | leader -> replica | Position | |
-//! | Replicate | leader -> replica | ReplicateOk, Nack | run of blocks |
-//! | Limits, Pause, Resume | replica -> leader | | |
-//! | Fetch | opening leader -> replica | FetchOk, Nack | run of blocks |
-//! | Ping | leader -> replica, control connection | Pong | |
-//! | Metadata | client -> node | MetadataOk, Error | |
-//! | Append | client -> node | AppendOk, Error | one batch |
-//! | Read | client -> node | ReadOk, Error | whole batches |
-//! | Find | client -> node | FindOk, Error | |
-//! | Status | client -> node | StatusOk | JSON |
-//! | Error | any -> any | | |
+//! | number | frame | direction | answered by | payload |
+//! |---|---|---|---|---|
+//! | 0x01 | Hello | dialing node -> node | HelloOk, Error | |
+//! | 0x02 | HelloOk | node -> dialing node | | |
+//! | 0x03 | Where | leader -> replica | Position, Nack | |
+//! | 0x04 | Position | replica -> leader | | |
+//! | 0x05 | Replicate | leader -> replica | ReplicateOk, Nack | run of blocks |
+//! | 0x06 | ReplicateOk | replica -> leader | | |
+//! | 0x07 | Nack | replica -> leader | | |
+//! | 0x08 | Limits | replica -> leader | | |
+//! | 0x09 | Pause | replica -> leader | | |
+//! | 0x0A | Resume | replica -> leader | | |
+//! | 0x0B | Fetch | opening leader -> replica | FetchOk, Nack | |
+//! | 0x0C | FetchOk | replica -> opening leader | | run of blocks |
+//! | 0x0D | Ping | leader -> replica, control connection | Pong | |
+//! | 0x0E | Pong | replica -> leader, control connection | | |
+//! | 0x10 | Metadata | client -> node | MetadataOk, Error | |
+//! | 0x11 | MetadataOk | node -> client | | |
+//! | 0x12 | Append | client -> node | AppendOk, Error | one batch |
+//! | 0x13 | AppendOk | node -> client | | |
+//! | 0x14 | Read | client -> node | ReadOk, Error | |
+//! | 0x15 | ReadOk | node -> client | | whole batches |
+//! | 0x16 | Find | client -> node | FindOk, Error | |
+//! | 0x17 | FindOk | node -> client | | |
+//! | 0x18 | Status | client -> node | StatusOk, Error | |
+//! | 0x19 | StatusOk | node -> client | | JSON |
+//! | 0x1F | Error | any -> any | | |
 //!
-//! Fields stand in the order given, little-endian, without gaps. A payload that is a run of blocks
-//! holds `used_len` bytes of each, in order; the receiver lays each at a multiple of 4096 and
-//! zeroes the padding. All positions are in blocks and exclusive unless a name says offset.
+//! Fields stand in the order of the list below, little-endian, without gaps; a text or a list has
+//! its length as a u16 before it. A payload that is a run of blocks holds `used_len` bytes of each,
+//! in order; the receiver lays each at a multiple of 4096 and zeroes the padding. All positions are
+//! in blocks and exclusive unless a name says offset.
 
 use super::frame;
-use crate::limits::FRAME_HEADER;
+use crate::limits::{EPOCH_MAX, FRAME_HEADER, POSITION_MAX};
 use crate::types::{BlockNo, Epoch, LogId, NodeId, Offset, OriginId};
 
 /// Version of the protocol, exchanged in Hello and Metadata (S-187).
@@ -114,7 +128,34 @@ macro_rules! newtype_fields {
         }
     )*};
 }
-newtype_fields!(BlockNo, Epoch, NodeId, Offset, OriginId);
+newtype_fields!(NodeId, Offset, OriginId);
+
+macro_rules! bounded_fields {
+    ($($ty:ident $most:expr;)*) => {$(
+        impl Field for $ty {
+            fn put(&self, out: &mut Vec<u8>) {
+                self.0.put(out);
+            }
+            fn take(from: &mut &[u8]) -> Result<$ty, BodyError> {
+                let number = Field::take(from)?;
+                if number > $most { Err(BodyError) } else { Ok($ty(number)) }
+            }
+        }
+    )*};
+}
+// Nodes count with these numbers of their peers. An offset that a client asks for may be any: it
+// is compared, and answered `OutOfRange`.
+bounded_fields! {
+    BlockNo POSITION_MAX;
+    Epoch EPOCH_MAX;
+}
+
+/// Lengths of texts and lists are u16. The limits of the cluster keep every body below
+/// `FRAME_BODY`, so a longer one is a bug here.
+fn put_len(len: usize, out: &mut Vec<u8>) {
+    let len = u16::try_from(len).expect("bodies are bounded by FRAME_BODY");
+    len.put(out);
+}
 
 macro_rules! enum_fields {
     ($($ty:ident { $($name:ident = $number:literal),* })*) => {$(
@@ -150,7 +191,7 @@ impl Field for CreditLimits {
 
 impl Field for String {
     fn put(&self, out: &mut Vec<u8>) {
-        (self.len() as u16).put(out);
+        put_len(self.len(), out);
         out.extend_from_slice(self.as_bytes());
     }
     fn take(from: &mut &[u8]) -> Result<String, BodyError> {
@@ -181,11 +222,12 @@ impl Field for NodeAddress {
 
 impl<T: Field> Field for Vec<T> {
     fn put(&self, out: &mut Vec<u8>) {
-        (self.len() as u16).put(out);
+        put_len(self.len(), out);
         self.iter().for_each(|item| item.put(out));
     }
     fn take(from: &mut &[u8]) -> Result<Vec<T>, BodyError> {
         let len = usize::from(u16::take(from)?);
+        // Grows as items are found, so a length that lies sets nothing aside.
         (0..len).map(|_| T::take(from)).collect()
     }
 }
@@ -259,7 +301,8 @@ macro_rules! frames {
 }
 
 impl Body {
-    /// Header and typed body of a frame whose payload of `payload_len` bytes follows.
+    /// Header and typed body of a frame whose payload of `payload_len` bytes follows. Panics on a
+    /// body above `FRAME_BODY` or a payload above `FRAME_PAYLOAD`.
     pub fn encode(&self, correlation: u64, log: LogId, payload_len: usize) -> Vec<u8> {
         let mut out = vec![0; FRAME_HEADER];
         self.put_fields(&mut out);
@@ -313,6 +356,8 @@ frames! {
         promised: Epoch,
         /// Epoch of its last block; 0 if it holds none.
         last_epoch: Epoch,
+        /// `header_crc` of its last block; 0 if it holds none or does not know it.
+        last_crc: u32,
         /// First block it does not hold.
         next: BlockNo,
         /// First block that is not durable.
@@ -326,7 +371,7 @@ frames! {
         /// Credit it grants on this connection.
         limits: CreditLimits,
     }
-    /// Blocks to be written verbatim.
+    /// Blocks to be written verbatim. One of no blocks asks whether `first` continues the log.
     Replicate 0x05 {
         /// Epoch of the sending leader.
         epoch: Epoch,
@@ -334,12 +379,16 @@ frames! {
         first: BlockNo,
         /// Epoch of the block before it; 0 if there is none.
         prev_epoch: Epoch,
+        /// `header_crc` of the block before it; 0 if there is none or the sender does not know it.
+        prev_crc: u32,
         /// The leader's high watermark.
         committed_end: BlockNo,
         /// The leader's log start: what lies below may be trimmed.
         log_start: BlockNo,
         /// Blocks in the payload.
         count: u32,
+        /// Records in the blocks.
+        records: u32,
         /// Bytes of the blocks as padded.
         padded_len: u32,
     }
@@ -518,3 +567,7 @@ frames! {
         detail_two: u64,
     }
 }
+
+#[cfg(test)]
+#[path = "body_tests.rs"]
+mod tests;

@@ -31,7 +31,9 @@
 //! Two copies lie in one file at 0 and 4096. Both are written, one after the other, before anything
 //! that they authorise is said or done, so one rotten copy never brings back an older promise.
 
-use super::bytes::{crc_with_zeroed, put, u16_at, u32_at, u64_at};
+use super::bytes::{
+    all_zero, crc_with_zeroed, epoch_fits, position_fits, put, u16_at, u32_at, u64_at,
+};
 use crate::limits::{CHECKPOINT_COPY, MAX_NODES};
 use crate::types::{BlockNo, Epoch, LogId, NodeId, Offset, OriginId, ShardId};
 
@@ -76,7 +78,7 @@ pub struct Checkpoint {
     pub sequence: u64,
     /// Highest epoch promised: lower ones are powerless here.
     pub promised: Epoch,
-    /// Node voted for in `promised`.
+    /// Node voted for in `promised`; no node has the id 0.
     pub vote: Option<NodeId>,
     /// Number of the configuration in force.
     pub config_epoch: u64,
@@ -94,11 +96,32 @@ pub struct Checkpoint {
     pub clean: bool,
     /// Boot id of the kernel that ran when it was written.
     pub boot_id: [u8; 16],
-    /// Ranges of damaged blocks: first, end (exclusive).
+    /// Ranges of damaged blocks: first, end (exclusive), none empty.
     pub faulty: Vec<(BlockNo, BlockNo)>,
 }
 
-/// Writes one copy to the first 4096 bytes of `bytes`.
+impl Checkpoint {
+    fn is_plausible(&self) -> bool {
+        let start = &self.log_start;
+        let positions = [
+            start.block.0,
+            start.offset.0,
+            self.scan_from.0,
+            self.high_watermark.0,
+        ];
+        positions.into_iter().all(position_fits)
+            && epoch_fits(self.promised)
+            && epoch_fits(start.prev_epoch)
+            && self.members.is_sorted_by(|before, after| before < after)
+            && self
+                .faulty
+                .iter()
+                .all(|(from, end)| from < end && position_fits(end.0))
+    }
+}
+
+/// Writes one copy to the first 4096 bytes of `bytes`. Panics on facts that every reader refuses,
+/// and on a vote for node 0: it would read as no vote, and a second one could be given.
 pub fn write(bytes: &mut [u8], checkpoint: &Checkpoint) {
     assert!(
         checkpoint.members.len() <= MAX_NODES,
@@ -107,6 +130,10 @@ pub fn write(bytes: &mut [u8], checkpoint: &Checkpoint) {
     assert!(
         checkpoint.faulty.len() <= MAX_FAULTY,
         "faulty ranges are bounded by recovery"
+    );
+    assert!(
+        checkpoint.is_plausible() && checkpoint.vote != Some(NodeId(0)),
+        "no reader takes {checkpoint:?}"
     );
     let bytes = &mut bytes[..CHECKPOINT_COPY];
     bytes.fill(0);
@@ -158,8 +185,14 @@ pub fn read(bytes: &[u8]) -> Option<Checkpoint> {
     if member_count > MAX_NODES || faulty_count > MAX_FAULTY || bytes[5] > 1 || bytes[6] > 1 {
         return None;
     }
+    let zeros = all_zero(&bytes[7..8])
+        && all_zero(&bytes[MEMBERS + 4 * member_count..FAULTY])
+        && all_zero(&bytes[FAULTY + 16 * faulty_count..]);
+    if !zeros {
+        return None;
+    }
     let vote = u32_at(bytes, 32);
-    Some(Checkpoint {
+    let checkpoint = Checkpoint {
         log: LogId {
             origin: OriginId(u32_at(bytes, 12)),
             shard: ShardId(u16_at(bytes, 16)),
@@ -192,5 +225,10 @@ pub fn read(bytes: &[u8]) -> Option<Checkpoint> {
                 (BlockNo(u64_at(bytes, at)), BlockNo(u64_at(bytes, at + 8)))
             })
             .collect(),
-    })
+    };
+    checkpoint.is_plausible().then_some(checkpoint)
 }
+
+#[cfg(test)]
+#[path = "checkpoint_tests.rs"]
+mod tests;

@@ -102,7 +102,7 @@ codes! {
         "the log is still opening its epoch or recovering",
         "retry; see `millrace status` for what it waits for";
     Overloaded 17 Later
-        "too many appends are waiting",
+        "too many requests are waiting",
         "retry later or lower the rate";
     LogFailed 18 Elsewhere
         "the log met a disk error and is closed until restart",
@@ -158,4 +158,13 @@ impl Code {
             .copied()
             .find(|code| code.number() == number)
     }
+
+    /// The code with this name.
+    pub fn from_name(name: &str) -> Option<Code> {
+        Code::ALL.iter().copied().find(|code| code.name() == name)
+    }
 }
+
+#[cfg(test)]
+#[path = "code_tests.rs"]
+mod tests;

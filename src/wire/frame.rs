@@ -16,22 +16,26 @@
 //!
 //! The payload is not under this CRC: blocks and batches carry their own. An unknown type is
 //! skipped by its length, counted and answered `Unsupported`; a bad CRC or an over-long frame ends
-//! the connection.
+//! the connection. The layout of this header is the same in every version; a frame of another
+//! version, or with a flag or reserved byte set, reads as one of unknown type.
 
-use super::bytes::{put, u16_at, u32_at, u64_at};
+use super::bytes::{all_zero, put, u16_at, u32_at, u64_at};
 use crate::limits::{FRAME_BODY, FRAME_HEADER, FRAME_PAYLOAD};
 use crate::types::{LogId, OriginId, ShardId};
 
 /// Version of the frame layout.
 pub const VERSION: u8 = 1;
+/// The kind of a frame that a later version made: no type has this number.
+pub const UNKNOWN_KIND: u8 = 0;
 const HEADER_CRC: usize = 8;
 
 /// The facts of a frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Number of the frame's type.
+    /// Number of the frame's type; [`UNKNOWN_KIND`] if version, flags or reserved bytes are not
+    /// those of this version, so that nothing reads its body as what it may not be.
     pub kind: u8,
-    /// Version of its layout.
+    /// Version of the frame, as found in it.
     pub version: u8,
     /// Ties an answer to its request.
     pub correlation: u64,
@@ -53,12 +57,17 @@ pub enum FrameError {
     Crc,
 }
 
-/// Writes the header of a frame whose typed body stands right behind it in `bytes`.
+/// Writes the header of a frame whose typed body stands right behind it in `bytes`. `payload` bytes
+/// will follow. Panics on a body or payload above its limit.
 pub fn write_header(bytes: &mut [u8], kind: u8, correlation: u64, log: LogId, payload: usize) {
     let body_len = bytes.len() - FRAME_HEADER;
     assert!(
         body_len <= FRAME_BODY,
         "typed bodies are bounded by their tables"
+    );
+    assert!(
+        payload <= FRAME_PAYLOAD,
+        "payloads are bounded by blocks and batches"
     );
     bytes[..FRAME_HEADER].fill(0);
     put(bytes, 0, &((body_len + payload) as u32).to_le_bytes());
@@ -72,15 +81,17 @@ pub fn write_header(bytes: &mut [u8], kind: u8, correlation: u64, log: LogId, pa
     put(bytes, HEADER_CRC, &crc.to_le_bytes());
 }
 
-/// Reads a header and checks its lengths. Its CRC needs the body: see [`check`].
+/// Reads a header and checks its lengths. Its CRC needs the body: see [`check`]; until then only
+/// the body, which is small, may be read, and nothing set aside for the payload.
 pub fn read_header(bytes: &[u8; FRAME_HEADER]) -> Result<FrameHeader, FrameError> {
     let len = u32_at(bytes, 0) as usize;
     let body_len = usize::from(u16_at(bytes, 26));
     if body_len > len || body_len > FRAME_BODY || len - body_len > FRAME_PAYLOAD {
         return Err(FrameError::TooLong);
     }
+    let known = bytes[5] == VERSION && all_zero(&bytes[6..8]) && all_zero(&bytes[28..]);
     Ok(FrameHeader {
-        kind: bytes[4],
+        kind: if known { bytes[4] } else { UNKNOWN_KIND },
         version: bytes[5],
         correlation: u64_at(bytes, 12),
         log: LogId {
@@ -93,7 +104,7 @@ pub fn read_header(bytes: &[u8; FRAME_HEADER]) -> Result<FrameHeader, FrameError
     })
 }
 
-/// Checks the CRC of `header` over its own bytes and the typed body.
+/// Checks the CRC of `header` over its own bytes and the typed body, `body_len` bytes.
 pub fn check(
     header: &FrameHeader,
     bytes: &[u8; FRAME_HEADER],
@@ -110,3 +121,7 @@ pub fn check(
         Err(FrameError::Crc)
     }
 }
+
+#[cfg(test)]
+#[path = "frame_tests.rs"]
+mod tests;

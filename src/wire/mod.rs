@@ -14,5 +14,7 @@ pub mod record;
 pub mod segment;
 
 mod bytes;
+#[cfg(test)]
+mod golden;
 
 pub use bytes::crc_with_zeroed;

@@ -10,15 +10,24 @@
 //!     20      key, then per label: name_len u16, value_len u16, name, value; then the value
 //! ```
 //!
-//! Records follow one another without gaps. Each is decodable alone and without allocation. The
-//! encoder counts what it encodes: a node's count stays 0 for ever (H-2, H-64).
+//! Records follow one another without gaps. Each is decodable alone and without allocation. What
+//! does not fit these fields is refused by the encoder, never cut short. The encoder counts what it
+//! encodes: a node's count stays 0 for ever (H-2, H-64).
 
 use super::batch::{self, ClientHalf};
 use super::bytes::{put, u16_at, u32_at, u64_at};
-use crate::limits::BATCH_HEADER;
+use crate::limits::{BATCH_HEADER, BLOCK_HEADER, WRITE_WINDOW};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-const HEADER: usize = 20;
+/// Bytes of a record before its key.
+pub const HEADER: usize = 20;
+
+/// Bytes that a key, a label's name or a label's value may have, and labels that a record may have.
+pub const FIELD_MAX: usize = u16::MAX as usize;
+
+/// Bytes that a batch may have, header included: a block has to hold it. A cluster's
+/// `max_batch_bytes` is lower.
+pub const BATCH_MAX: usize = WRITE_WINDOW as usize - BLOCK_HEADER;
 
 static ENCODED: AtomicU64 = AtomicU64::new(0);
 
@@ -46,7 +55,7 @@ struct Labels<'a> {
     bytes: &'a [u8],
 }
 
-/// Foreign bytes that are not a record.
+/// Foreign bytes that are not a record, or a record that no batch can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordError;
 
@@ -174,6 +183,15 @@ impl BatchBuilder {
         }
     }
 
+    /// An empty batch with room for `bytes` bytes, header included: it is never moved up to there.
+    pub fn with_capacity(bytes: usize) -> BatchBuilder {
+        let mut builder = BatchBuilder::new();
+        builder
+            .bytes
+            .reserve_exact(bytes.saturating_sub(BATCH_HEADER));
+        builder
+    }
+
     /// Names the producer and the number of the batch's first record in the producer's own count.
     pub fn producer(&mut self, id: u64, epoch: u16, base_sequence: u32) -> &mut BatchBuilder {
         self.half.producer_id = id;
@@ -182,15 +200,45 @@ impl BatchBuilder {
         self
     }
 
-    /// Adds a record.
+    /// Adds a record. Panics on one that [`BatchBuilder::try_push`] refuses.
     pub fn push(&mut self, record: &Record<'_>) {
         self.push_labelled(record, &[]);
     }
 
-    /// Adds a record with labels (its own labels are left out).
+    /// Adds a record with labels (its own labels are left out). Panics on one that
+    /// [`BatchBuilder::try_push`] refuses.
     pub fn push_labelled(&mut self, record: &Record<'_>, labels: &[(&[u8], &[u8])]) {
+        let pushed = self.try_push(record, labels);
+        assert_eq!(pushed, Ok(()), "above FIELD_MAX or BATCH_MAX");
+    }
+
+    /// Adds a record with labels (its own labels are left out). Refused, with nothing added, if
+    /// key, labels or their number are above [`FIELD_MAX`] or the batch would be above
+    /// [`BATCH_MAX`].
+    pub fn try_push(
+        &mut self,
+        record: &Record<'_>,
+        labels: &[(&[u8], &[u8])],
+    ) -> Result<(), RecordError> {
+        let short = |bytes: &[u8]| bytes.len() <= FIELD_MAX;
+        let labels_fit = labels
+            .iter()
+            .all(|(name, value)| short(name) && short(value));
+        if !short(record.key) || labels.len() > FIELD_MAX || !labels_fit {
+            return Err(RecordError);
+        }
         let labels_len: usize = labels.iter().map(|(n, v)| 4 + n.len() + v.len()).sum();
         let len = HEADER - 4 + record.key.len() + labels_len + record.value.len();
+        if self.bytes.len() + 4 + len > BATCH_MAX {
+            return Err(RecordError);
+        }
+        self.encode(record, labels, len);
+        self.count(record, !labels.is_empty());
+        Ok(())
+    }
+
+    /// The casts are safe: `try_push` has tested every length.
+    fn encode(&mut self, record: &Record<'_>, labels: &[(&[u8], &[u8])], len: usize) {
         let start = self.bytes.len();
         self.bytes.resize(start + HEADER, 0);
         let header = &mut self.bytes[start..];
@@ -209,7 +257,6 @@ impl BatchBuilder {
             self.bytes.extend_from_slice(value);
         }
         self.bytes.extend_from_slice(record.value);
-        self.count(record, !labels.is_empty());
     }
 
     fn count(&mut self, record: &Record<'_>, labelled: bool) {
@@ -251,3 +298,7 @@ impl BatchBuilder {
         self.bytes
     }
 }
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

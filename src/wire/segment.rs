@@ -19,13 +19,16 @@
 //! Blocks follow at 4096-aligned positions. Nothing in it depends on the node, so the files of a
 //! set are equal byte for byte. The file's name is a help for people: recovery goes by this header.
 
-use super::bytes::{crc_with_zeroed, put, u16_at, u32_at, u64_at};
+use super::bytes::{
+    all_zero, crc_with_zeroed, epoch_fits, position_fits, put, u16_at, u32_at, u64_at,
+};
 use crate::limits::SEGMENT_HEADER;
 use crate::types::{BlockNo, Epoch, LogId, Offset, OriginId, ShardId};
 
 const MAGIC: [u8; 4] = *b"MRSG";
 const VERSION: u8 = 1;
 const HEADER_CRC: usize = 8;
+const ZEROS: usize = 44;
 
 /// The facts of a segment's header block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,8 +45,18 @@ pub struct SegmentHeader {
     pub prev_crc: u32,
 }
 
-/// Writes the header block to the first 4096 bytes of `bytes`.
+impl SegmentHeader {
+    fn is_plausible(&self) -> bool {
+        position_fits(self.base_block.0)
+            && position_fits(self.base_offset.0)
+            && epoch_fits(self.prev_epoch)
+    }
+}
+
+/// Writes the header block to the first 4096 bytes of `bytes`. Panics on numbers that every reader
+/// refuses.
 pub fn write(bytes: &mut [u8], header: &SegmentHeader) {
+    assert!(header.is_plausible(), "no reader takes {header:?}");
     let bytes = &mut bytes[..SEGMENT_HEADER];
     bytes.fill(0);
     put(bytes, 0, &MAGIC);
@@ -67,7 +80,11 @@ pub fn read(bytes: &[u8]) -> Option<SegmentHeader> {
     if crc_with_zeroed(bytes, HEADER_CRC) != u32_at(bytes, HEADER_CRC) {
         return None;
     }
-    Some(SegmentHeader {
+    let zeros = all_zero(&bytes[5..8]) && all_zero(&bytes[18..20]) && all_zero(&bytes[ZEROS..]);
+    if !zeros {
+        return None;
+    }
+    let header = SegmentHeader {
         log: LogId {
             origin: OriginId(u32_at(bytes, 12)),
             shard: ShardId(u16_at(bytes, 16)),
@@ -76,7 +93,8 @@ pub fn read(bytes: &[u8]) -> Option<SegmentHeader> {
         base_offset: Offset(u64_at(bytes, 28)),
         prev_epoch: Epoch(u32_at(bytes, 36)),
         prev_crc: u32_at(bytes, 40),
-    })
+    };
+    header.is_plausible().then_some(header)
 }
 
 /// The name of the segment file whose first block is `base`: 20 digits, so names sort by block.
@@ -90,3 +108,7 @@ pub fn base_of(name: &str) -> Option<BlockNo> {
     let all_digits = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
     all_digits.then(|| digits.parse().ok().map(BlockNo))?
 }
+
+#[cfg(test)]
+#[path = "segment_tests.rs"]
+mod tests;

@@ -1,0 +1,197 @@
+//! The command line: flags in, exit code out.
+//!
+//! Exit codes are those of the engine's own tools: 0 it holds, 1 it does not, 2 bad input, told in
+//! one line that names the flag and the mend. No logic here: each command is a module. Read
+//! `run.rs` next.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::Failure;
+use crate::ledger::Ledger;
+use crate::nodes;
+use crate::report::Report;
+use crate::run::{self, RunArgs};
+use crate::summary;
+use crate::tamper::{self, Change, TamperError};
+use crate::verify::{self, reader::Progress};
+
+/// Load generator and verifier for millrace.
+#[derive(Parser, Debug)]
+#[command(name = "loadgen", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Write to a cluster, measure, and keep a ledger of every batch
+    Run(RunArgs),
+    /// Prove from the files of stopped nodes that a ledger's acked records are there
+    Verify(VerifyArgs),
+    /// Damage a copy of a node's directory, to see that verify notices
+    Tamper(TamperArgs),
+    /// Wait until every shard has a leader that takes appends
+    Wait(WaitArgs),
+    /// Put a run and its verification together; exit 0 only if everything holds
+    Summary(SummaryArgs),
+}
+
+#[derive(Args, Debug)]
+struct VerifyArgs {
+    /// The ledger that run wrote
+    #[arg(long)]
+    ledger: PathBuf,
+    /// Data directories of the stopped nodes, separated by commas
+    #[arg(long, required = true, value_delimiter = ',')]
+    data: Vec<PathBuf>,
+    /// Where to write the verdict
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("change").required(true))]
+struct TamperArgs {
+    /// A copy of a node's data directory
+    #[arg(long)]
+    data: PathBuf,
+    /// Flip one bit of a record
+    #[arg(long, group = "change")]
+    flip: bool,
+    /// Take a record out; every CRC and chain behind it is made sound again
+    #[arg(long, group = "change")]
+    remove: bool,
+    /// Exchange two records; every CRC and chain behind them is made sound again
+    #[arg(long, group = "change")]
+    swap: bool,
+    /// In the log of this shard [default: the first that has such a record]
+    #[arg(long)]
+    shard: Option<u16>,
+}
+
+#[derive(Args, Debug)]
+struct WaitArgs {
+    /// Base addresses of all nodes, host:port, separated by commas
+    #[arg(long, required = true, value_delimiter = ',')]
+    nodes: Vec<String>,
+    /// Give up after so many seconds
+    #[arg(long, default_value_t = 30)]
+    seconds: u64,
+}
+
+#[derive(Args, Debug)]
+struct SummaryArgs {
+    /// The report that run wrote
+    #[arg(long)]
+    run: PathBuf,
+    /// The verdict that verify wrote
+    #[arg(long)]
+    verify: PathBuf,
+    /// Where to write the report with the verdict in it
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// Runs the command that the process was called with.
+pub fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Verify(args) => verify(&args),
+        Command::Tamper(args) => tamper(&args),
+        Command::Wait(args) => wait(&args),
+        Command::Summary(args) => summary(&args),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(failure) => {
+            let (code, text) = match failure {
+                Failure::Failed(text) => (1, text),
+                Failure::BadInput(text) => (2, text),
+            };
+            let _ = writeln!(io::stderr(), "loadgen: {text}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
+    let ledger = Ledger::read(&args.ledger);
+    let ledger =
+        ledger.map_err(|error| Failure::BadInput(format!("{}: {error}", args.ledger.display())))?;
+    for data in &args.data {
+        if !data.is_dir() {
+            let text = format!("--data {}: no such directory", data.display());
+            return Err(Failure::BadInput(text));
+        }
+    }
+    let verdict = verify::verify(&ledger, &args.data, &Progress::default());
+    let verdict = verdict.map_err(Failure::failed)?;
+    if let Some(path) = &args.json {
+        summary::write_verdict(path, &verdict)
+            .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+    }
+    print(&verdict.text())?;
+    Ok(verdict.holds())
+}
+
+fn tamper(args: &TamperArgs) -> Result<bool, Failure> {
+    let (change, what) = match (args.flip, args.remove) {
+        (true, _) => (Change::Flip, "flipped a bit of"),
+        (_, true) => (Change::Remove, "removed"),
+        _ => (Change::Swap, "exchanged with the one before it"),
+    };
+    match tamper::tamper(&args.data, change, args.shard) {
+        Ok(place) => {
+            let optional = |number: Option<u64>| number.unwrap_or(0);
+            print(&format!(
+                "{what} the record at {} position {} block {} offset {} producer {} sequence {}\n",
+                place.file,
+                optional(place.position),
+                optional(place.block),
+                optional(place.offset),
+                place.producer.unwrap_or(0),
+                place.sequence.unwrap_or(0)
+            ))?;
+            Ok(true)
+        }
+        Err(TamperError::Nothing) => {
+            let text = "--data: no log with such a record; write more to it before";
+            Err(Failure::BadInput(text.to_owned()))
+        }
+        Err(TamperError::Io(error)) => Err(Failure::failed(error)),
+    }
+}
+
+fn wait(args: &WaitArgs) -> Result<bool, Failure> {
+    let led = nodes::wait_until_led(&args.nodes, Duration::from_secs(args.seconds));
+    let late = |missing| Failure::Failed(format!("after {} s: {missing}", args.seconds));
+    led.map(|()| true).map_err(late)
+}
+
+fn summary(args: &SummaryArgs) -> Result<bool, Failure> {
+    let bad = |path: &PathBuf, error| Failure::BadInput(format!("{}: {error}", path.display()));
+    let mut report = Report::read(&args.run).map_err(|error| bad(&args.run, error))?;
+    let verdict = summary::read_verdict(&args.verify).map_err(|error| bad(&args.verify, error))?;
+    print(&summary::text(&report, &verdict))?;
+    let holds = summary::failures(&report, &verdict).is_empty();
+    report.verify = Some(verdict);
+    if let Some(path) = &args.json {
+        report
+            .write(path)
+            .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+    }
+    Ok(holds)
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(Failure::failed)
+}

@@ -1,0 +1,213 @@
+//! Drives the load: one executor, one lane a connection, one watch.
+//!
+//! Owns the only use of glommio in this program. Sockets are handed in by `exchange.rs`, connected
+//! and greeted, because connecting may block. Everything here runs on one thread and shares a
+//! [`Run`]; nothing here may block it. A batch ends exactly once: acknowledged, refused or unknown,
+//! and is never sent a second time. Read `lane.rs` next, then `session.rs`.
+
+mod lane;
+mod metronome;
+mod session;
+mod watch;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
+use millrace::types::{Level, OriginId, ShardId};
+
+use crate::ledger::{Entry, State};
+use crate::payload::Texts;
+use crate::schedule::Rate;
+use crate::stats::Stats;
+use metronome::Metronome;
+use session::Session;
+
+/// Set by a signal: stop sending, keep what is known, write the ledger.
+pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Base addresses of the nodes.
+    pub nodes: Vec<String>,
+    /// Origin of the logs.
+    pub origin: OriginId,
+    /// Shards to write to; connections take them in turn.
+    pub shards: Vec<ShardId>,
+    /// Connections.
+    pub connections: u32,
+    /// Batches that one connection may have unanswered.
+    pub in_flight: usize,
+    /// Records in a batch.
+    pub batch_records: u32,
+    /// Bytes of a record's value.
+    pub record_bytes: usize,
+    /// When an append is acknowledged.
+    pub level: Level,
+    /// When the node gives up on an append.
+    pub timeout_ms: u32,
+    /// How fast to send.
+    pub rate: Rate,
+    /// Before measuring.
+    pub warmup: Duration,
+    /// Of measuring.
+    pub seconds: Duration,
+    /// Of the texts.
+    pub seed: u64,
+    /// Id of this run.
+    pub run: u32,
+    /// Where to pin the executor.
+    pub cpu: Option<usize>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The counts.
+    pub stats: Stats,
+    /// Every batch, in the order of their ends.
+    pub entries: Vec<Entry>,
+}
+
+/// Carries out the plan; returns once every batch has an end.
+pub fn drive(plan: Plan) -> io::Result<Outcome> {
+    let metronome = Metronome::start()?;
+    let placement = plan.cpu.map_or(Placement::Unbound, Placement::Fixed);
+    let executor = LocalExecutorBuilder::new(placement)
+        .name("load")
+        // The memory is locked three times over and shared with the nodes' limit; no buffer of it
+        // is used here.
+        .io_memory(64 << 10)
+        .preempt_timer(Duration::from_millis(2))
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(4))
+        .spawn(move || supervise(plan, metronome))
+        .map_err(|error| io::Error::other(format!("the executor does not start: {error}")))?;
+    match executor.join() {
+        Ok(outcome) => Ok(outcome),
+        Err(error) => Err(io::Error::other(format!("the executor failed: {error}"))),
+    }
+}
+
+/// What all lanes share.
+pub(crate) struct Run {
+    plan: Plan,
+    texts: Texts,
+    start: Instant,
+    end_ns: u64,
+    stats: RefCell<Stats>,
+    entries: RefCell<Vec<Entry>>,
+    producers: Cell<u32>,
+    sessions: RefCell<BTreeMap<u32, Rc<Session>>>,
+    complaints: RefCell<Complaints>,
+    done: Cell<bool>,
+}
+
+impl Run {
+    fn new(plan: Plan) -> Run {
+        let from_ns = plan.warmup.as_nanos() as u64;
+        let shards = plan.shards.iter().map(|shard| usize::from(shard.0) + 1);
+        Run {
+            texts: Texts::new(plan.seed, plan.record_bytes),
+            start: Instant::now(),
+            end_ns: from_ns + plan.seconds.as_nanos() as u64,
+            stats: RefCell::new(Stats::new(from_ns, shards.max().unwrap_or(0))),
+            entries: RefCell::default(),
+            producers: Cell::new(0),
+            sessions: RefCell::default(),
+            complaints: RefCell::default(),
+            done: Cell::new(false),
+            plan,
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// Whether nothing more is to be sent.
+    fn over(&self) -> bool {
+        self.now_ns() >= self.end_ns || INTERRUPTED.load(Ordering::Relaxed)
+    }
+
+    /// A producer number that was never used in this run.
+    fn new_producer(&self) -> u32 {
+        self.producers.set(self.producers.get() + 1);
+        self.producers.get()
+    }
+
+    /// Enters the end of a batch.
+    fn ended(&self, entry: Entry, due_ns: u64) {
+        let shard = usize::from(entry.shard.0);
+        let now_ns = self.now_ns();
+        let mut stats = self.stats.borrow_mut();
+        stats.ended(entry.state, shard, entry.count, due_ns, now_ns);
+        self.entries.borrow_mut().push(entry);
+        if let State::Failed(code) | State::Unknown(code) = entry.state {
+            self.complaints.borrow_mut().code(code);
+        }
+    }
+}
+
+/// Prints each kind of trouble once, so that a thousand reconnects are one line.
+#[derive(Default)]
+struct Complaints {
+    codes: BTreeMap<u16, ()>,
+    last: Option<Instant>,
+}
+
+impl Complaints {
+    fn code(&mut self, number: u16) {
+        if number == 0 || self.codes.insert(number, ()).is_some() {
+            return;
+        }
+        match millrace::wire::code::Code::from_number(number) {
+            Some(code) => say(&format!(
+                "answered {}: {}; mend: {}",
+                code.name(),
+                code.text(),
+                code.mend()
+            )),
+            None => say(&format!("answered code {number}, which is not known here")),
+        }
+    }
+
+    /// At most one line a second.
+    fn connection(&mut self, shard: ShardId, error: &io::Error) {
+        if self
+            .last
+            .is_none_or(|last| last.elapsed() >= Duration::from_secs(1))
+        {
+            self.last = Some(Instant::now());
+            say(&format!("no connection for shard {shard}: {error}"));
+        }
+    }
+}
+
+/// A line for people; a closed stderr is no reason to stop.
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+async fn supervise(plan: Plan, metronome: Metronome) -> Outcome {
+    glommio::spawn_local(metronome.listen()).detach();
+    let run = Rc::new(Run::new(plan));
+    let lanes: Vec<_> = (0..run.plan.connections)
+        .map(|index| glommio::spawn_local(lane::run(run.clone(), index)).detach())
+        .collect();
+    let watch = glommio::spawn_local(watch::run(run.clone())).detach();
+    for lane in lanes {
+        lane.await.expect("a lane is never cancelled");
+    }
+    run.done.set(true);
+    watch.await.expect("the watch is never cancelled");
+    let run = Rc::into_inner(run).expect("every task has ended");
+    Outcome {
+        stats: run.stats.into_inner(),
+        entries: run.entries.into_inner(),
+    }
+}

@@ -1,0 +1,85 @@
+//! The watch: progress for people once a second, and an end to connections that answer no more.
+//!
+//! A node that hangs answers nothing, not even `Unknown`. A batch unanswered for its own time-out
+//! and some grace breaks its connection, which makes all that is open on it unknown. It only ever
+//! shuts sockets down: the lane and the reader draw the conclusions. Read `session.rs` for those.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::{Run, say};
+use crate::stats::Counts;
+
+const TICK: Duration = Duration::from_millis(100);
+const TICKS_PER_LINE: u32 = 10;
+
+/// How long past its time-out an answer may be late.
+const GRACE_NS: u64 = 5_000_000_000;
+
+pub(super) async fn run(run: Rc<Run>) {
+    let mut line = Line::default();
+    for tick in 1.. {
+        glommio::timer::sleep(TICK).await;
+        if run.done.get() {
+            return;
+        }
+        break_hung_sessions(&run);
+        if tick % TICKS_PER_LINE == 0 {
+            line.print(&run);
+        }
+    }
+}
+
+fn break_hung_sessions(run: &Run) {
+    let late_ns = u64::from(run.plan.timeout_ms) * 1_000_000 + GRACE_NS;
+    let now_ns = run.now_ns();
+    for session in run.sessions.borrow().values() {
+        if session
+            .oldest_sent_ns()
+            .is_some_and(|sent| now_ns >= sent + late_ns)
+        {
+            session.shut();
+        }
+    }
+}
+
+/// The last line printed.
+#[derive(Default)]
+struct Line {
+    at_ns: u64,
+    acked: u64,
+}
+
+impl Line {
+    fn print(&mut self, run: &Run) {
+        let mut stats = run.stats.borrow_mut();
+        let now_ns = run.now_ns();
+        let Counts {
+            acked,
+            failed,
+            unknown,
+            ..
+        } = stats.total;
+        let seconds = (now_ns - self.at_ns) as f64 / 1e9;
+        let rate = (acked - self.acked) as f64 / seconds;
+        let mb = rate * run.plan.record_bytes as f64 / 1e6;
+        let p99_ms = stats.second_us.value_at_quantile(0.99) as f64 / 1000.0;
+        stats.second_us.reset();
+        let phase = if now_ns < run.plan.warmup.as_nanos() as u64 {
+            "warm-up "
+        } else if now_ns >= run.end_ns {
+            "ending  "
+        } else {
+            ""
+        };
+        say(&format!(
+            "{:>5.0} s  {phase}{rate:>9.0} records/s  {mb:>7.1} MB/s  p99 {p99_ms:>8.2} ms  \
+             acked {acked}  failed {failed}  unknown {unknown}",
+            now_ns as f64 / 1e9
+        ));
+        *self = Line {
+            at_ns: now_ns,
+            acked,
+        };
+    }
+}

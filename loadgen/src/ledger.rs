@@ -1,0 +1,271 @@
+//! The ledger: what became of every batch that a run sent.
+//!
+//! Owns the file that `run` writes once, durably, at its end, and that `verify` holds against the
+//! nodes' segments. It must never guess: a batch whose answer did not come is `Unknown`. Which
+//! codes say that a batch is nowhere is decided here, in one place ([`State::of_code`]). Read
+//! `verify/mod.rs` next.
+//!
+//! ```text
+//! header, 40 bytes: magic "MRLG" · version u32 · crc u32 (this field as zero) · run u32
+//!                   · origin u32 · shards u32 · record_bytes u32 · zero u32 · entries u64
+//! entry, 32 bytes:  producer u32 · first u32 · count u32 · shard u16 · state u8 · zero u8
+//!                   · code u16 · zero u16 · crc u32 (this field as zero) · offset u64
+//! ```
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Write};
+use std::path::Path;
+
+use millrace::types::{Offset, OriginId, ShardId};
+use millrace::wire::code::{Code, Retry};
+use millrace::wire::crc_with_zeroed;
+
+const MAGIC: &[u8; 4] = b"MRLG";
+const VERSION: u32 = 1;
+const HEADER: usize = 40;
+const HEADER_CRC: usize = 8;
+const ENTRY: usize = 32;
+const ENTRY_CRC: usize = 20;
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Acknowledged at its level, with the offset of its first record.
+    Acked(Offset),
+    /// Refused with this code: it is in no log.
+    Failed(u16),
+    /// No answer, or one that leaves it open: it is in the log once or not at all. The code is 0 if
+    /// no answer came.
+    Unknown(u16),
+}
+
+impl State {
+    /// What an error answer says. `LogFailed` and `Stopping` may reach an append that is already in
+    /// the log, and a number that is not known here may mean anything: such a batch is unknown.
+    pub fn of_code(number: u16) -> State {
+        match Code::from_number(number) {
+            None | Some(Code::LogFailed | Code::Stopping) => State::Unknown(number),
+            Some(code) if code.retry() == Retry::UnknownOutcome => State::Unknown(number),
+            Some(_) => State::Failed(number),
+        }
+    }
+
+    fn parts(self) -> (u8, u16, u64) {
+        match self {
+            State::Acked(offset) => (1, 0, offset.0),
+            State::Failed(code) => (2, code, 0),
+            State::Unknown(code) => (3, code, 0),
+        }
+    }
+
+    fn from_parts(state: u8, code: u16, offset: u64) -> Option<State> {
+        match state {
+            1 => Some(State::Acked(Offset(offset))),
+            2 => Some(State::Failed(code)),
+            3 => Some(State::Unknown(code)),
+            _ => None,
+        }
+    }
+}
+
+/// One batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Producer in the run; the batch header's producer id is `run << 32 | producer`.
+    pub producer: u32,
+    /// Number of its first record in the producer's own count.
+    pub first: u32,
+    /// Records in it.
+    pub count: u32,
+    /// Where it was sent.
+    pub shard: ShardId,
+    /// What became of it.
+    pub state: State,
+}
+
+impl Entry {
+    /// Whether it was acknowledged.
+    pub fn is_acked(&self) -> bool {
+        matches!(self.state, State::Acked(_))
+    }
+}
+
+/// All batches of one run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// The run's id, as in every payload.
+    pub run: u32,
+    /// Origin of the logs written to.
+    pub origin: OriginId,
+    /// Shards of the cluster.
+    pub shards: u32,
+    /// Bytes of every record's value.
+    pub record_bytes: u32,
+    /// The batches; in the order of their ends as written, by producer and sequence as read.
+    pub entries: Vec<Entry>,
+}
+
+/// Why a file is not a ledger.
+#[derive(Debug)]
+pub enum LedgerError {
+    /// It could not be read.
+    Io(io::Error),
+    /// Not a ledger, of another version, cut short, or a CRC does not fit.
+    Damaged(&'static str),
+}
+
+impl std::fmt::Display for LedgerError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LedgerError::Io(error) => error.fmt(f),
+            LedgerError::Damaged(what) => f.write_str(what),
+        }
+    }
+}
+
+impl Ledger {
+    /// The id that batch headers carry for this producer.
+    pub fn producer_id(run: u32, producer: u32) -> u64 {
+        u64::from(run) << 32 | u64::from(producer)
+    }
+
+    /// Records in all batches of which `which` holds.
+    pub fn records(&self, which: impl Fn(&State) -> bool) -> u64 {
+        let chosen = self.entries.iter().filter(|entry| which(&entry.state));
+        chosen.map(|entry| u64::from(entry.count)).sum()
+    }
+
+    /// Writes the file: beside its place first, then renamed, durable when this returns.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".part");
+        let mut out = BufWriter::new(File::create(&beside)?);
+        out.write_all(&self.header())?;
+        for entry in &self.entries {
+            out.write_all(&encode(entry))?;
+        }
+        out.into_inner()?.sync_all()?;
+        fs::rename(&beside, path)?;
+        let folder = path.parent().filter(|folder| folder != &Path::new(""));
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    }
+
+    /// Reads a file and sorts its batches by producer and sequence.
+    pub fn read(path: &Path) -> Result<Ledger, LedgerError> {
+        let mut file = File::open(path).map_err(LedgerError::Io)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(LedgerError::Io)?;
+        let (mut ledger, count) = parse_header(&bytes)?;
+        let entries = &bytes[HEADER..];
+        if entries.len() as u64 != count * ENTRY as u64 {
+            return Err(LedgerError::Damaged("its length does not fit its header"));
+        }
+        ledger.entries.reserve_exact(count as usize);
+        for entry in entries.chunks_exact(ENTRY) {
+            ledger.entries.push(decode(entry)?);
+        }
+        ledger
+            .entries
+            .sort_by_key(|entry| (entry.producer, entry.first));
+        let overlap = |pair: &[Entry]| {
+            pair[0].producer == pair[1].producer
+                && u64::from(pair[0].first) + u64::from(pair[0].count) > u64::from(pair[1].first)
+        };
+        if ledger.entries.windows(2).any(overlap) {
+            return Err(LedgerError::Damaged("two of its batches overlap"));
+        }
+        Ok(ledger)
+    }
+
+    /// The batch of `producer` that begins with record `first`, as an index into the sorted
+    /// entries.
+    pub fn find(&self, producer: u32, first: u32) -> Option<usize> {
+        self.entries
+            .binary_search_by_key(&(producer, first), |entry| (entry.producer, entry.first))
+            .ok()
+    }
+
+    fn header(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[..4].copy_from_slice(MAGIC);
+        bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.run.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.origin.0.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.shards.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.record_bytes.to_le_bytes());
+        bytes[32..40].copy_from_slice(&(self.entries.len() as u64).to_le_bytes());
+        let crc = crc_with_zeroed(&bytes, HEADER_CRC);
+        bytes[HEADER_CRC..HEADER_CRC + 4].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+}
+
+fn parse_header(bytes: &[u8]) -> Result<(Ledger, u64), LedgerError> {
+    let damaged = LedgerError::Damaged;
+    let header = bytes
+        .get(..HEADER)
+        .ok_or(damaged("too short for a ledger"))?;
+    if &header[..4] != MAGIC {
+        return Err(damaged("not a ledger"));
+    }
+    if crc_with_zeroed(header, HEADER_CRC) != u32_at(header, HEADER_CRC) {
+        return Err(damaged("its header's CRC does not fit"));
+    }
+    if u32_at(header, 4) != VERSION {
+        return Err(damaged("a ledger of another version"));
+    }
+    let ledger = Ledger {
+        run: u32_at(header, 12),
+        origin: OriginId(u32_at(header, 16)),
+        shards: u32_at(header, 20),
+        record_bytes: u32_at(header, 24),
+        entries: Vec::new(),
+    };
+    Ok((ledger, u64_at(header, 32)))
+}
+
+fn encode(entry: &Entry) -> [u8; ENTRY] {
+    let (state, code, offset) = entry.state.parts();
+    let mut bytes = [0; ENTRY];
+    bytes[..4].copy_from_slice(&entry.producer.to_le_bytes());
+    bytes[4..8].copy_from_slice(&entry.first.to_le_bytes());
+    bytes[8..12].copy_from_slice(&entry.count.to_le_bytes());
+    bytes[12..14].copy_from_slice(&entry.shard.0.to_le_bytes());
+    bytes[14] = state;
+    bytes[16..18].copy_from_slice(&code.to_le_bytes());
+    bytes[24..32].copy_from_slice(&offset.to_le_bytes());
+    let crc = crc_with_zeroed(&bytes, ENTRY_CRC);
+    bytes[ENTRY_CRC..ENTRY_CRC + 4].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Result<Entry, LedgerError> {
+    if crc_with_zeroed(bytes, ENTRY_CRC) != u32_at(bytes, ENTRY_CRC) {
+        return Err(LedgerError::Damaged(
+            "the CRC of one of its batches does not fit",
+        ));
+    }
+    let code = u16::from_le_bytes([bytes[16], bytes[17]]);
+    let state = State::from_parts(bytes[14], code, u64_at(bytes, 24));
+    Ok(Entry {
+        producer: u32_at(bytes, 0),
+        first: u32_at(bytes, 4),
+        count: u32_at(bytes, 8),
+        shard: ShardId(u16::from_le_bytes([bytes[12], bytes[13]])),
+        state: state.ok_or(LedgerError::Damaged(
+            "one of its batches has no known state",
+        ))?,
+    })
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

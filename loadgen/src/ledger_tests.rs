@@ -1,0 +1,82 @@
+//! Tests of the ledger's file: it reads back whole, sorted, or not at all.
+
+use super::*;
+
+fn entry(producer: u32, first: u32, state: State) -> Entry {
+    Entry {
+        producer,
+        first,
+        count: 10,
+        shard: ShardId(2),
+        state,
+    }
+}
+
+fn ledger() -> Ledger {
+    Ledger {
+        run: 0xfeed,
+        origin: OriginId(9),
+        shards: 3,
+        record_bytes: 100,
+        entries: vec![
+            entry(1, 0, State::Acked(Offset(1 << 40))),
+            entry(1, 10, State::Failed(17)),
+            entry(2, 0, State::Unknown(0)),
+        ],
+    }
+}
+
+#[test]
+fn it_reads_back_sorted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run.ledger");
+    let expected = ledger();
+    let mut written = expected.clone();
+    written.entries.reverse();
+    written.write(&path).expect("written");
+    assert_eq!(Ledger::read(&path).expect("read"), expected);
+    assert_eq!(expected.find(1, 10), Some(1));
+    assert_eq!(expected.find(1, 5), None);
+    assert_eq!(
+        expected.records(|state| matches!(state, State::Acked(_))),
+        10
+    );
+}
+
+#[test]
+fn any_flipped_byte_and_any_cut_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run.ledger");
+    ledger().write(&path).expect("written");
+    let bytes = fs::read(&path).expect("read");
+    for at in 0..bytes.len() {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 0x10;
+        fs::write(&path, flipped).expect("written");
+        assert!(Ledger::read(&path).is_err(), "byte {at}");
+        fs::write(&path, &bytes[..at]).expect("written");
+        assert!(Ledger::read(&path).is_err(), "cut at {at}");
+    }
+}
+
+#[test]
+fn batches_that_overlap_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run.ledger");
+    let mut ledger = ledger();
+    ledger.entries.push(entry(1, 5, State::Unknown(0)));
+    ledger.write(&path).expect("written");
+    assert!(Ledger::read(&path).is_err());
+}
+
+#[test]
+fn a_code_counts_as_failed_only_if_it_says_that_the_batch_is_nowhere() {
+    let state = |code: Code| State::of_code(code.number());
+    assert!(matches!(state(Code::NotLeader), State::Failed(_)));
+    assert!(matches!(state(Code::Overloaded), State::Failed(_)));
+    assert!(matches!(state(Code::TooLarge), State::Failed(_)));
+    assert!(matches!(state(Code::Unknown), State::Unknown(_)));
+    assert!(matches!(state(Code::LogFailed), State::Unknown(_)));
+    assert!(matches!(state(Code::Stopping), State::Unknown(_)));
+    assert!(matches!(State::of_code(60_000), State::Unknown(_)));
+}

@@ -1,0 +1,167 @@
+//! What the nodes say of themselves, and what the kernel says of their processes.
+//!
+//! Status comes as JSON over the client's protocol and is read by key: what is absent counts as 0,
+//! so that a node of another version can still be loaded. Processes are read from `/proc` and only
+//! where a pid was given. Nothing here changes a node. Read `report.rs` next.
+
+use std::fs;
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::exchange;
+
+/// Time between two looks while waiting.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A process as `/proc` shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Process {
+    /// CPU time used so far, user and system, seconds.
+    pub cpu_s: f64,
+    /// Bytes handed to the block devices so far.
+    pub write_bytes: u64,
+    /// Largest resident memory so far, bytes.
+    pub rss_max: u64,
+}
+
+impl Process {
+    /// Reads the process; an error names the file.
+    pub fn read(pid: u32) -> io::Result<Process> {
+        let file = |name: &str| {
+            let path = format!("/proc/{pid}/{name}");
+            fs::read_to_string(&path).map_err(|error| io::Error::other(format!("{path}: {error}")))
+        };
+        let (stat, io, status) = (file("stat")?, file("io")?, file("status")?);
+        // SAFETY: sysconf reads a constant of the system.
+        let ticks_per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1);
+        Ok(Process {
+            cpu_s: cpu_ticks(&stat) as f64 / ticks_per_s as f64,
+            write_bytes: number_after(&io, "write_bytes:"),
+            rss_max: number_after(&status, "VmHWM:") * 1024,
+        })
+    }
+}
+
+/// User and system time in a `stat` line. The command's name may hold blanks and brackets, so the
+/// fields are counted from the last bracket on.
+fn cpu_ticks(stat: &str) -> u64 {
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let mut fields = fields.split_whitespace().skip(11);
+    let mut ticks = || fields.next().and_then(|field| field.parse::<u64>().ok());
+    ticks().unwrap_or(0) + ticks().unwrap_or(0)
+}
+
+fn number_after(text: &str, key: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// One node's status.
+#[derive(Clone, Debug)]
+pub struct NodeStatus(Value);
+
+impl NodeStatus {
+    /// Asks the node at this address.
+    pub fn ask(address: &str) -> io::Result<NodeStatus> {
+        exchange::status(address).map(NodeStatus)
+    }
+
+    /// The node's id.
+    pub fn node(&self) -> u64 {
+        self.0["node"].as_u64().unwrap_or(0)
+    }
+
+    /// Shards that this node leads with an open epoch.
+    pub fn leads(&self) -> Vec<u64> {
+        let shards = self.0["shards"].as_array().into_iter().flatten();
+        let led = shards.filter(|shard| {
+            let role = shard["role"].as_str().unwrap_or("");
+            role.eq_ignore_ascii_case("leader")
+        });
+        led.filter_map(|shard| shard["shard"].as_u64()).collect()
+    }
+
+    /// One of the process's own counters.
+    pub fn counter(&self, key: &str) -> u64 {
+        self.0["counters"][key].as_u64().unwrap_or(0)
+    }
+
+    /// Replication lag of each link that this node leads: p50, p95, p99, microseconds.
+    pub fn lags_us(&self) -> Vec<[u64; 3]> {
+        let lag = |link: &Value| {
+            let lag = |percentile| link["lag_percentiles_us"][percentile].as_u64();
+            ["p50", "p95", "p99"].map(|percentile| lag(percentile).unwrap_or(0))
+        };
+        self.links().map(lag).collect()
+    }
+
+    /// Records that this node's followers lack, over all links.
+    pub fn records_behind(&self) -> u64 {
+        let behind = |link: &Value| link["lag"]["records"].as_u64().unwrap_or(0);
+        self.links().map(behind).sum()
+    }
+
+    fn links(&self) -> impl Iterator<Item = &Value> {
+        self.0["links"].as_array().into_iter().flatten()
+    }
+}
+
+/// Waits until every follower holds what its leader holds; says whether that came within `limit`.
+pub fn wait_until_equal(nodes: &[String], limit: Duration) -> bool {
+    let behind = || -> io::Result<u64> {
+        let statuses = nodes.iter().map(|address| NodeStatus::ask(address));
+        statuses
+            .map(|status| status.map(|status| status.records_behind()))
+            .sum()
+    };
+    wait(limit, || matches!(behind(), Ok(0)))
+}
+
+/// Waits until every shard has a leader with an open epoch; says what is missing if it has not.
+pub fn wait_until_led(nodes: &[String], limit: Duration) -> Result<(), String> {
+    let mut missing = String::new();
+    let led = wait(limit, || match unled(nodes) {
+        Ok(shards) if shards.is_empty() => true,
+        Ok(shards) => {
+            missing = format!("shards without a leader: {shards:?}");
+            false
+        }
+        Err(error) => {
+            missing = error.to_string();
+            false
+        }
+    });
+    if led { Ok(()) } else { Err(missing) }
+}
+
+fn unled(nodes: &[String]) -> io::Result<Vec<u64>> {
+    let shards = exchange::any_metadata(nodes)?.leaders.len() as u64;
+    let mut led = Vec::new();
+    for address in nodes {
+        let status = NodeStatus::ask(address);
+        let status = status.map_err(|error| io::Error::other(format!("{address}: {error}")))?;
+        led.extend(status.leads());
+    }
+    Ok((0..shards).filter(|shard| !led.contains(shard)).collect())
+}
+
+fn wait(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if holds() {
+            return true;
+        }
+        if start.elapsed() >= limit {
+            return false;
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+#[path = "nodes_tests.rs"]
+mod tests;

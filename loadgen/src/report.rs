@@ -1,0 +1,272 @@
+//! What a run shows: one JSON object for machines, one table for people, from the same numbers.
+//!
+//! `appended`, `acked`, `failed` and `unknown` count records of the whole run, the warm-up
+//! included, as the ledger does; `measured` has the same four without the warm-up. Rates and
+//! latencies are of the measured time, which ends with its last ack. Keys are never renamed:
+//! scripts rest on them. Read `summary.rs` next.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use millrace::types::ShardId;
+use serde::{Deserialize, Serialize};
+
+use crate::stats::{Counts, Stats};
+use crate::verify::Verdict;
+
+/// Latency in microseconds, from when a batch was due to its ack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Latency {
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub p999: u64,
+    pub p9999: u64,
+    pub max: u64,
+}
+
+/// Replication lag in microseconds, of the slowest link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Lag {
+    pub p50: u64,
+    pub p95: u64,
+    pub p99: u64,
+}
+
+/// One node over the whole run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Its id.
+    pub id: u64,
+    /// CPU time that it used, seconds.
+    pub cpu_s: f64,
+    /// Bytes that it handed to its disk.
+    pub write_bytes: u64,
+    /// Its largest resident memory, bytes.
+    pub rss_max: u64,
+    /// Records that it encoded since its start: stays 0.
+    pub records_encoded: u64,
+    /// Blocks or batches that it refused for a CRC.
+    pub crc_failures: u64,
+}
+
+/// Records by outcome, without the warm-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Measured {
+    pub appended: u64,
+    pub acked: u64,
+    pub failed: u64,
+    pub unknown: u64,
+}
+
+/// Acked records of one shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct ShardReport {
+    pub shard: usize,
+    pub acked: u64,
+}
+
+/// The report of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Acked records a second.
+    pub records_per_s: f64,
+    /// Acked value bytes / 10^6 a second.
+    pub mb_per_s: f64,
+    /// Records sent, warm-up included.
+    pub appended: u64,
+    /// Records acknowledged, warm-up included.
+    pub acked: u64,
+    /// Records refused, warm-up included.
+    pub failed: u64,
+    /// Records without a sure outcome, warm-up included.
+    pub unknown: u64,
+    /// From the end of the warm-up to the last ack.
+    pub seconds: f64,
+    /// Of one record's value.
+    pub record_bytes: u64,
+    /// Records in a batch.
+    pub batch_records: u64,
+    /// Level asked for.
+    pub level: String,
+    /// `max`, or records a second asked for.
+    pub rate: String,
+    /// Latency of the measured batches.
+    pub latency_us: Latency,
+    /// Lag as the leaders saw it since their start.
+    pub lag_us: Lag,
+    /// Node by node.
+    pub nodes: Vec<NodeReport>,
+    /// Without the warm-up.
+    pub measured: Measured,
+    /// Shard by shard, warm-up included.
+    pub shards: Vec<ShardReport>,
+    /// Records that were due by the timetable and never sent.
+    pub unsent: u64,
+    /// Of the warm-up.
+    pub warmup_s: f64,
+    /// Connections used.
+    pub connections: u64,
+    /// Batches that each may have unanswered.
+    pub in_flight: u64,
+    /// The run's id, as in every payload.
+    pub run: String,
+    /// Whether every follower held all records when the run ended.
+    pub settled: bool,
+    /// Filled in by `summary`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verify: Option<Verdict>,
+}
+
+impl From<Counts> for Measured {
+    fn from(counts: Counts) -> Measured {
+        Measured {
+            appended: counts.appended,
+            acked: counts.acked,
+            failed: counts.failed,
+            unknown: counts.unknown,
+        }
+    }
+}
+
+impl Report {
+    /// Enters what the run counted. `record_bytes` is to be set before.
+    pub fn count(&mut self, stats: &Stats, shards: &[ShardId]) {
+        let seconds = stats.measured_s();
+        let acked = stats.measured.acked as f64;
+        let per_s = if seconds > 0.0 { acked / seconds } else { 0.0 };
+        self.records_per_s = tenths(per_s);
+        self.mb_per_s = (per_s * self.record_bytes as f64 / 1e4).round() / 100.0;
+        self.seconds = (seconds * 1e6).round() / 1e6;
+        Counts {
+            appended: self.appended,
+            acked: self.acked,
+            failed: self.failed,
+            unknown: self.unknown,
+        } = stats.total;
+        self.measured = stats.measured.into();
+        self.unsent = stats.unsent;
+        let quantile = |quantile: f64| stats.latency_us.value_at_quantile(quantile);
+        self.latency_us = Latency {
+            p50: quantile(0.5),
+            p90: quantile(0.9),
+            p99: quantile(0.99),
+            p999: quantile(0.999),
+            p9999: quantile(0.9999),
+            max: stats.latency_us.max(),
+        };
+        let shards = shards.iter().map(|shard| usize::from(shard.0));
+        let report = |shard| ShardReport {
+            shard,
+            acked: stats.acked_by_shard[shard],
+        };
+        self.shards = shards.map(report).collect();
+    }
+
+    /// The table for people.
+    pub fn table(&self) -> String {
+        let mut out = String::new();
+        let _ = writeln!(
+            out,
+            "{} bytes a record, {} records a batch, level {}, rate {}, {} connections x {} in \
+             flight, {:.1} s after {:.0} s of warm-up",
+            self.record_bytes,
+            self.batch_records,
+            self.level,
+            self.rate,
+            self.connections,
+            self.in_flight,
+            self.seconds,
+            self.warmup_s
+        );
+        let _ = writeln!(
+            out,
+            "throughput  {} records/s  {:.2} MB/s",
+            grouped(self.records_per_s.round() as u64),
+            self.mb_per_s
+        );
+        let _ = writeln!(
+            out,
+            "records     appended {}  acked {}  failed {}  unknown {}  (warm-up included)",
+            grouped(self.appended),
+            grouped(self.acked),
+            grouped(self.failed),
+            grouped(self.unknown)
+        );
+        if self.unsent > 0 {
+            let unsent = grouped(self.unsent);
+            let _ = writeln!(out, "behind      {unsent} records were due and never sent");
+        }
+        let latency = self.latency_us;
+        for (name, us) in [
+            ("p50", latency.p50),
+            ("p90", latency.p90),
+            ("p99", latency.p99),
+            ("p99.9", latency.p999),
+            ("p99.99", latency.p9999),
+            ("max", latency.max),
+        ] {
+            let _ = writeln!(out, "latency     {name:<7} {:>10.3} ms", us as f64 / 1000.0);
+        }
+        let lag = self.lag_us;
+        let ms = |us: u64| us as f64 / 1000.0;
+        let (p50, p95, p99) = (ms(lag.p50), ms(lag.p95), ms(lag.p99));
+        let _ = writeln!(
+            out,
+            "lag         p50 {p50:.3} ms  p95 {p95:.3} ms  p99 {p99:.3} ms  (slowest link)"
+        );
+        for node in &self.nodes {
+            let _ = writeln!(
+                out,
+                "node {:<6} CPU {:.1} s  wrote {:.1} MB  memory {:.1} MB at most  encoded {}  CRC \
+                 failures {}",
+                node.id,
+                node.cpu_s,
+                node.write_bytes as f64 / 1e6,
+                node.rss_max as f64 / 1e6,
+                node.records_encoded,
+                node.crc_failures
+            );
+        }
+        out
+    }
+
+    /// Writes the JSON.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let mut text = serde_json::to_string_pretty(self).map_err(io::Error::other)?;
+        text.push('\n');
+        fs::write(path, text)
+    }
+
+    /// Reads the JSON.
+    pub fn read(path: &Path) -> io::Result<Report> {
+        serde_json::from_slice(&fs::read(path)?).map_err(io::Error::other)
+    }
+}
+
+fn tenths(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
+}
+
+/// The number with a comma between each three digits.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

@@ -1,0 +1,294 @@
+//! `loadgen run`: from flags to a ledger and a report.
+//!
+//! Before the load it asks the cluster who is there and refuses what cannot work; after it, it asks
+//! each node how it is, waits until the followers hold everything, and writes the ledger durably.
+//! The load itself is `driver/mod.rs`, which is to be read next; what it prints is `report.rs`.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use millrace::limits::{BATCH_HEADER, CLIENT_IN_FLIGHT};
+use millrace::types::{Level, ShardId};
+use millrace::wire::body::MetadataOk;
+use millrace::wire::record;
+
+use crate::Failure;
+use crate::driver::{self, INTERRUPTED, Plan};
+use crate::exchange;
+use crate::ledger::Ledger;
+use crate::nodes::{self, NodeStatus, Process};
+use crate::payload;
+use crate::report::{Lag, NodeReport, Report};
+use crate::schedule::Rate;
+
+/// How long the followers get to hold everything when the load has ended.
+const SETTLE: Duration = Duration::from_secs(60);
+
+/// Flags of `run`.
+#[derive(Args, Clone, Debug)]
+pub struct RunArgs {
+    /// Base addresses of nodes, host:port, separated by commas
+    #[arg(long, required = true, value_delimiter = ',')]
+    pub nodes: Vec<String>,
+    /// Seconds to measure
+    #[arg(long, default_value_t = 20.0)]
+    pub seconds: f64,
+    /// Seconds of load before measuring
+    #[arg(long, default_value_t = 5.0)]
+    pub warmup: f64,
+    /// When an append is acknowledged: local, leader or quorum
+    #[arg(long, default_value = "quorum")]
+    pub level: String,
+    /// Bytes of a record's value, at least 96
+    #[arg(long, default_value_t = 100)]
+    pub record_bytes: usize,
+    /// Records in a batch
+    #[arg(long, default_value_t = 100)]
+    pub batch_records: u32,
+    /// Connections, spread over the shards [default: 16, or the number of shards if it is larger]
+    #[arg(long)]
+    pub connections: Option<u32>,
+    /// Batches that one connection may have unanswered
+    #[arg(long, default_value_t = 8)]
+    pub in_flight: usize,
+    /// Records a second over all connections (open loop), or max (closed loop)
+    #[arg(long, default_value = "max")]
+    pub rate: Rate,
+    /// Shards to write to, separated by commas [default: all]
+    #[arg(long, value_delimiter = ',')]
+    pub shards: Vec<u16>,
+    /// After how long a node answers that an append's outcome is unknown, milliseconds
+    #[arg(long, default_value_t = 10_000)]
+    pub timeout_ms: u32,
+    /// Where to write what became of every batch
+    #[arg(long)]
+    pub ledger: PathBuf,
+    /// Where to write the report
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// Seed of the payloads' texts
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// CPU to pin the executor to
+    #[arg(long)]
+    pub cpu: Option<usize>,
+    /// Processes of the nodes, id=pid separated by commas, for CPU time, memory and bytes written
+    #[arg(long, value_delimiter = ',', value_parser = parse_pid)]
+    pub pids: Vec<(u64, u32)>,
+}
+
+fn parse_pid(text: &str) -> Result<(u64, u32), String> {
+    let pair = text.split_once('=');
+    let pair = pair.and_then(|(id, pid)| Some((id.parse().ok()?, pid.parse().ok()?)));
+    pair.ok_or_else(|| "not id=pid".to_owned())
+}
+
+/// Runs the load; returns whether anything was acknowledged.
+pub fn run(args: &RunArgs) -> Result<bool, Failure> {
+    let metadata = exchange::any_metadata(&args.nodes)
+        .map_err(|error| Failure::Failed(format!("no node answers: {error}")))?;
+    let plan = plan(args, &metadata)?;
+    // Before the load: a place that cannot be written is a bad flag, not a lost run.
+    std::fs::File::create(&args.ledger)
+        .map_err(|error| Failure::BadInput(format!("{}: {error}", args.ledger.display())))?;
+    let before = processes(args)?;
+    catch_signals();
+    let outcome = driver::drive(plan.clone()).map_err(Failure::failed)?;
+    let mut report = describe(args, &plan);
+    report.count(&outcome.stats, &plan.shards);
+    let addresses: Vec<String> = metadata
+        .nodes
+        .iter()
+        .map(|node| node.address.clone())
+        .collect();
+    report.lag_us = slowest(&statuses(&addresses));
+    let interrupted = INTERRUPTED.load(Ordering::Relaxed);
+    let settle = if interrupted { Duration::ZERO } else { SETTLE };
+    report.settled = nodes::wait_until_equal(&addresses, settle);
+    report.nodes = node_reports(args, &statuses(&addresses), &before);
+    let ledger = Ledger {
+        run: plan.run,
+        origin: plan.origin,
+        shards: metadata.leaders.len() as u32,
+        record_bytes: plan.record_bytes as u32,
+        entries: outcome.entries,
+    };
+    let place = |error: io::Error| Failure::Failed(format!("{}: {error}", args.ledger.display()));
+    ledger.write(&args.ledger).map_err(place)?;
+    if let Some(path) = &args.json {
+        let place = |error| Failure::Failed(format!("{}: {error}", path.display()));
+        report.write(path).map_err(place)?;
+    }
+    let mut out = report.table();
+    if !report.settled {
+        let seconds = settle.as_secs();
+        out.push_str(&format!(
+            "behind      a follower lacked records after {seconds} s\n"
+        ));
+    }
+    io::stdout()
+        .write_all(out.as_bytes())
+        .map_err(Failure::failed)?;
+    Ok(report.acked > 0)
+}
+
+/// Holds the flags against each other and against what the cluster says of itself.
+fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
+    let bad = |text: String| Err(Failure::BadInput(text));
+    let Some(level) = Level::from_name(&args.level) else {
+        return bad(format!(
+            "--level {}: name local, leader or quorum",
+            args.level
+        ));
+    };
+    if args.record_bytes < payload::MIN_BYTES {
+        return bad(format!(
+            "--record-bytes {}: a record says where it belongs, which takes {} bytes; ask for more",
+            args.record_bytes,
+            payload::MIN_BYTES
+        ));
+    }
+    let batch = BATCH_HEADER + args.batch_records as usize * (record::HEADER + args.record_bytes);
+    let largest = metadata.max_batch_bytes as usize;
+    if args.batch_records == 0 || batch > largest {
+        return bad(format!(
+            "--batch-records {}: a batch of 1 to {largest} bytes is needed, this makes {batch}; \
+             change it or --record-bytes",
+            args.batch_records
+        ));
+    }
+    if args.in_flight == 0 || args.in_flight > CLIENT_IN_FLIGHT {
+        return bad(format!(
+            "--in-flight {}: 1 to {CLIENT_IN_FLIGHT}",
+            args.in_flight
+        ));
+    }
+    let valid = |seconds: f64| (0.0..1e6).contains(&seconds);
+    if !valid(args.warmup) || !valid(args.seconds) || args.seconds == 0.0 {
+        return bad("--seconds, --warmup: a time from 0 to 1,000,000 seconds".to_owned());
+    }
+    let all = metadata.leaders.len() as u16;
+    let mut shards = args.shards.clone();
+    if shards.is_empty() {
+        shards = (0..all).collect();
+    }
+    shards.sort_unstable();
+    shards.dedup();
+    if let Some(shard) = shards.iter().find(|shard| **shard >= all) {
+        return bad(format!(
+            "--shards {shard}: the cluster has {all}, numbered from 0"
+        ));
+    }
+    let connections = args.connections.unwrap_or(16.max(shards.len() as u32));
+    if (connections as usize) < shards.len() || connections > 4096 {
+        return bad(format!(
+            "--connections {connections}: one for each of the {} shards at least, 4096 at most",
+            shards.len()
+        ));
+    }
+    Ok(Plan {
+        nodes: args.nodes.clone(),
+        origin: metadata.cluster,
+        shards: shards.into_iter().map(ShardId).collect(),
+        connections,
+        in_flight: args.in_flight,
+        batch_records: args.batch_records,
+        record_bytes: args.record_bytes,
+        level,
+        timeout_ms: args.timeout_ms,
+        rate: args.rate,
+        warmup: Duration::from_secs_f64(args.warmup),
+        seconds: Duration::from_secs_f64(args.seconds),
+        seed: args.seed,
+        run: new_run(),
+        cpu: args.cpu,
+    })
+}
+
+/// An id that no earlier run on this cluster had: from the clock and the process.
+fn new_run() -> u32 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&since.as_nanos().to_le_bytes());
+    hasher.update(&std::process::id().to_le_bytes());
+    hasher.finalize()
+}
+
+fn catch_signals() {
+    extern "C" fn interrupt(_: libc::c_int) {
+        INTERRUPTED.store(true, Ordering::Relaxed);
+    }
+    let handler = interrupt as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler does nothing but store to an atomic.
+        unsafe { libc::signal(signal, handler) };
+    }
+}
+
+fn describe(args: &RunArgs, plan: &Plan) -> Report {
+    Report {
+        record_bytes: plan.record_bytes as u64,
+        batch_records: u64::from(plan.batch_records),
+        level: plan.level.name().to_owned(),
+        rate: match plan.rate {
+            Rate::Max => "max".to_owned(),
+            Rate::Records(rate) => rate.to_string(),
+        },
+        warmup_s: args.warmup,
+        connections: u64::from(plan.connections),
+        in_flight: plan.in_flight as u64,
+        run: format!("{:08x}", plan.run),
+        ..Report::default()
+    }
+}
+
+fn processes(args: &RunArgs) -> Result<Vec<Process>, Failure> {
+    let read = |(_, pid): &(u64, u32)| {
+        Process::read(*pid).map_err(|error| Failure::BadInput(format!("--pids: {error}")))
+    };
+    args.pids.iter().map(read).collect()
+}
+
+/// The status of each node that answers.
+fn statuses(addresses: &[String]) -> Vec<NodeStatus> {
+    let ask = |address: &String| match NodeStatus::ask(address) {
+        Ok(status) => Some(status),
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "no status of {address}: {error}");
+            None
+        }
+    };
+    addresses.iter().filter_map(ask).collect()
+}
+
+/// The lag of the link with the highest p99.
+fn slowest(statuses: &[NodeStatus]) -> Lag {
+    let links = statuses.iter().flat_map(NodeStatus::lags_us);
+    let [p50, p95, p99] = links.max_by_key(|lag| lag[2]).unwrap_or_default();
+    Lag { p50, p95, p99 }
+}
+
+fn node_reports(args: &RunArgs, statuses: &[NodeStatus], before: &[Process]) -> Vec<NodeReport> {
+    let report = |status: &NodeStatus| {
+        let id = status.node();
+        let index = args.pids.iter().position(|(of, _)| *of == id);
+        // A node that was started again meanwhile has another process: then its bytes are its own.
+        let (was, is) = index
+            .and_then(|index| Some((before[index], Process::read(args.pids[index].1).ok()?)))
+            .unwrap_or_default();
+        NodeReport {
+            id,
+            cpu_s: ((is.cpu_s - was.cpu_s) * 100.0).round() / 100.0,
+            write_bytes: is.write_bytes.saturating_sub(was.write_bytes),
+            rss_max: is.rss_max,
+            records_encoded: status.counter("records_encoded"),
+            crc_failures: status.counter("crc_failures"),
+        }
+    };
+    statuses.iter().map(report).collect()
+}

@@ -1,0 +1,109 @@
+//! What a run counts: records by outcome, latencies, acknowledgements by shard.
+//!
+//! Two counts run side by side. `total` holds the whole run, the warm-up included, and is what the
+//! ledger proves; `measured` and the latencies hold what was due within the measured time. Latency
+//! is in microseconds from the time a batch was due to its ack, once a batch; a refused batch has
+//! none. No clock here: times are nanoseconds since the start of the run. Read `report.rs` next.
+
+use hdrhistogram::Histogram;
+
+use crate::ledger::State;
+
+/// Longest latency told apart, microseconds; longer ones count as this long.
+const LONGEST_US: u64 = 600_000_000;
+
+/// Records by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Sent.
+    pub appended: u64,
+    /// Acknowledged at their level.
+    pub acked: u64,
+    /// Refused: in no log.
+    pub failed: u64,
+    /// Without a sure outcome.
+    pub unknown: u64,
+}
+
+impl Counts {
+    fn end(&mut self, state: State, records: u64) {
+        match state {
+            State::Acked(_) => self.acked += records,
+            State::Failed(_) => self.failed += records,
+            State::Unknown(_) => self.unknown += records,
+        }
+    }
+}
+
+/// All that a run counts.
+#[derive(Debug)]
+pub struct Stats {
+    /// The whole run.
+    pub total: Counts,
+    /// What was due within the measured time.
+    pub measured: Counts,
+    /// Of what was measured, microseconds.
+    pub latency_us: Histogram<u64>,
+    /// Of the current second of progress, microseconds.
+    pub second_us: Histogram<u64>,
+    /// Time of the last ack of a measured batch.
+    pub last_ack_ns: u64,
+    /// Acked records of the whole run, by shard.
+    pub acked_by_shard: Vec<u64>,
+    /// Records that were due and never sent.
+    pub unsent: u64,
+    from_ns: u64,
+}
+
+impl Stats {
+    /// Nothing counted yet; what is due before `from_ns` is warm-up.
+    pub fn new(from_ns: u64, shards: usize) -> Stats {
+        let histogram = || Histogram::new_with_bounds(1, LONGEST_US, 3).expect("fixed bounds");
+        Stats {
+            total: Counts::default(),
+            measured: Counts::default(),
+            latency_us: histogram(),
+            second_us: histogram(),
+            last_ack_ns: from_ns,
+            acked_by_shard: vec![0; shards],
+            unsent: 0,
+            from_ns,
+        }
+    }
+
+    /// A batch that was due at `due_ns` is on its way.
+    pub fn sent(&mut self, records: u32, due_ns: u64) {
+        self.total.appended += u64::from(records);
+        if due_ns >= self.from_ns {
+            self.measured.appended += u64::from(records);
+        }
+    }
+
+    /// A batch has come to its end.
+    pub fn ended(&mut self, state: State, shard: usize, records: u32, due_ns: u64, now_ns: u64) {
+        let records = u64::from(records);
+        self.total.end(state, records);
+        let measured = due_ns >= self.from_ns;
+        if measured {
+            self.measured.end(state, records);
+        }
+        if let State::Acked(_) = state {
+            self.acked_by_shard[shard] += records;
+            let latency_us = now_ns.saturating_sub(due_ns) / 1000;
+            self.second_us.saturating_record(latency_us);
+            if measured {
+                self.latency_us.saturating_record(latency_us);
+                self.last_ack_ns = self.last_ack_ns.max(now_ns);
+            }
+        }
+    }
+
+    /// Seconds from the start of the measured time to the last ack in it.
+    pub fn measured_s(&self) -> f64 {
+        (self.last_ack_ns - self.from_ns) as f64 / 1e9
+    }
+}
+
+#[cfg(test)]
+#[path = "stats_tests.rs"]
+mod tests;

@@ -1,0 +1,45 @@
+//! Tests of the counts: what is warm-up, what is measured, what has a latency.
+
+use millrace::types::Offset;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+#[test]
+fn the_warm_up_is_counted_and_not_measured() {
+    let mut stats = Stats::new(5 * SECOND, 2);
+    stats.sent(10, 4 * SECOND);
+    stats.ended(State::Acked(Offset(0)), 0, 10, 4 * SECOND, 6 * SECOND);
+    assert_eq!((stats.total.acked, stats.measured.acked), (10, 0));
+    assert_eq!((stats.latency_us.len(), stats.second_us.len()), (0, 1));
+    assert_eq!(stats.acked_by_shard, [10, 0]);
+    assert_eq!(stats.measured_s(), 0.0);
+}
+
+#[test]
+fn latency_counts_from_when_a_batch_was_due() {
+    let mut stats = Stats::new(0, 1);
+    stats.sent(3, SECOND);
+    stats.ended(State::Acked(Offset(0)), 0, 3, SECOND, 3 * SECOND);
+    assert_eq!(stats.latency_us.len(), 1);
+    let latency = stats.latency_us.max();
+    assert!(latency.abs_diff(2_000_000) < 2_000, "{latency} us");
+    assert_eq!(stats.measured_s(), 3.0);
+}
+
+#[test]
+fn refused_and_unknown_batches_have_no_latency() {
+    let mut stats = Stats::new(0, 1);
+    stats.sent(5, 0);
+    stats.ended(State::Failed(17), 0, 2, 0, 9);
+    stats.ended(State::Unknown(0), 0, 3, 0, 9);
+    let expected = Counts {
+        appended: 5,
+        acked: 0,
+        failed: 2,
+        unknown: 3,
+    };
+    assert_eq!(stats.measured, expected);
+    assert_eq!(stats.latency_us.len(), 0);
+}

@@ -1,0 +1,194 @@
+//! The command line: what can be asked of `millrace`, and how its answers look.
+//!
+//! Each subcommand has its file. They share the exit codes (0 done, 1 failed, 2 bad input) and that results
+//! go to standard output and everything else to standard error.
+
+mod append;
+mod check;
+mod read;
+mod status;
+
+use clap::{Args, Parser, Subcommand};
+use millrace::config::{Config, ConfigError, Overrides, load};
+use millrace::runtime::{self, ServeOptions};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// A replicated log for Linux on bare metal.
+#[derive(Debug, Parser)]
+#[command(name = "millrace", version, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a node.
+    Serve(Serve),
+    /// Append lines of standard input: one line is one record. Prints `shard offset` per batch.
+    Append(append::Arguments),
+    /// Print records.
+    Read(read::Arguments),
+    /// Show how a node is.
+    Status(status::Arguments),
+    /// Look whether a node could start here, and what its disk can do. Changes nothing.
+    Check(check::Arguments),
+    /// Print every key in force, and where its value came from.
+    Config(ConfigArguments),
+}
+
+/// Where configuration comes from.
+#[derive(Args, Clone, Debug, Default)]
+struct ConfigArguments {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// This node's id (node.id).
+    #[arg(long, value_name = "ID")]
+    node_id: Option<String>,
+    /// Where its data lies (node.data_dir).
+    #[arg(long, value_name = "DIRECTORY")]
+    data_dir: Option<String>,
+    /// Where it listens (node.address).
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
+    /// The cluster's number (cluster.id).
+    #[arg(long, value_name = "ID")]
+    cluster_id: Option<String>,
+    /// A node of the cluster; once for each (cluster.nodes).
+    #[arg(long, value_name = "ID=HOST:PORT", num_args = 1)]
+    nodes: Vec<String>,
+    /// Any other key, such as --set log.sync=none.
+    #[arg(long, value_name = "KEY=VALUE", num_args = 1)]
+    set: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+struct Serve {
+    #[command(flatten)]
+    config: ConfigArguments,
+    /// This node's disk is blank because the node is new, not because a disk was lost.
+    #[arg(long)]
+    new_member: bool,
+}
+
+impl ConfigArguments {
+    fn load(&self) -> Result<Config, ConfigError> {
+        let mut set = Vec::new();
+        for text in &self.set {
+            let Some((key, value)) = text.split_once('=') else {
+                let rule = "must be KEY=VALUE";
+                let mend = "write for example --set log.sync=none";
+                return Err(ConfigError::new("--set", text, rule, mend));
+            };
+            set.push((key.to_owned(), value.to_owned()));
+        }
+        let quoted = |text: &String| format!("{text:?}");
+        for (key, value) in [
+            ("node.id", self.node_id.clone()),
+            ("cluster.id", self.cluster_id.clone()),
+            ("node.data_dir", self.data_dir.as_ref().map(quoted)),
+            ("node.address", self.address.as_ref().map(quoted)),
+        ] {
+            set.extend(value.map(|value| (key.to_owned(), value)));
+        }
+        let overrides = Overrides {
+            file: self.config.clone(),
+            set,
+            nodes: self.nodes.clone(),
+        };
+        let texts = std::env::vars_os();
+        let texts = texts.filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        load(&overrides, texts)
+    }
+}
+
+/// Why a subcommand did not do what it was asked.
+enum Failure {
+    /// Exit code 2.
+    Input(String),
+    /// Exit code 1.
+    Failed(String),
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Failure {
+        Failure::Input(error.to_string())
+    }
+}
+
+impl From<millrace::client::driver::blocking::ClientError> for Failure {
+    fn from(error: millrace::client::driver::blocking::ClientError) -> Failure {
+        Failure::Failed(error.to_string())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure::Failed(error.to_string())
+    }
+}
+
+/// Parses the arguments and does what they say.
+pub fn run() -> ExitCode {
+    runtime::abort_on_panic();
+    let filter = EnvFilter::try_from_env("MILLRACE_LOG");
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new("info,glommio=error")))
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+    // Wrong arguments are printed by the parser, which exits with 2.
+    let arguments = Arguments::parse();
+    let done = match arguments.command {
+        Command::Serve(arguments) => serve(&arguments),
+        Command::Append(arguments) => append::run(&arguments),
+        Command::Read(arguments) => read::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Config(arguments) => print_config(&arguments),
+    };
+    match done {
+        Ok(code) => code,
+        Err(Failure::Input(text)) => {
+            eprintln!("millrace: {text}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed(text)) => {
+            eprintln!("millrace: {text}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn serve(arguments: &Serve) -> Result<ExitCode, Failure> {
+    let options = ServeOptions {
+        new_member: arguments.new_member,
+    };
+    Ok(runtime::serve(arguments.config.load()?, options)?)
+}
+
+fn print_config(arguments: &ConfigArguments) -> Result<ExitCode, Failure> {
+    let config = arguments.load()?;
+    for value in &config.values {
+        let left = format!("{} = {}", value.key, value.text);
+        println!("{left:<56} # {}", value.source);
+    }
+    for entry in &config.cluster.nodes {
+        println!(
+            "cluster.nodes: id = {}, address = {:?}",
+            entry.id, entry.address
+        );
+    }
+    println!(
+        "# fingerprint of the cluster facts: {:08x}",
+        config.fingerprint()
+    );
+    Ok(ExitCode::SUCCESS)
+}

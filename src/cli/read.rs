@@ -1,0 +1,177 @@
+//! `millrace read`: records of one shard, one line each.
+//!
+//! Reads whole batches, prints the records from the offset asked for on. Without `--to` and `--follow` it ends where the
+//! log ended when it began. The node asked is the one given, so that a follower's copy can be
+//! read as well as the leader's.
+
+use super::Failure;
+use clap::{Args, ValueEnum};
+use millrace::client::driver::blocking::{Client, ClientError};
+use millrace::limits::MAX_BLOCK_BYTES;
+use millrace::types::{Offset, ReadLevel, ShardId};
+use millrace::wire::batch;
+use millrace::wire::code::Code;
+use millrace::wire::record::{self, Record};
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long one question waits for new records.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// Arguments of `read`.
+#[derive(Args, Debug)]
+pub(super) struct Arguments {
+    /// The node to read from.
+    #[arg(long, value_name = "HOST:PORT")]
+    node: String,
+    /// The shard.
+    #[arg(long, default_value_t = 0)]
+    shard: u16,
+    /// First offset.
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Offset before which to stop; default: the end of the log now.
+    #[arg(long, conflicts_with = "follow")]
+    to: Option<u64>,
+    /// Go on when the end is reached.
+    #[arg(long)]
+    follow: bool,
+    /// Which records may be returned.
+    #[arg(long, value_enum, default_value_t = At::Committed)]
+    level: At,
+    /// How a record is printed.
+    #[arg(long, value_enum, default_value_t = Format::Raw)]
+    format: Format,
+    /// How long the node may take to be ready, milliseconds.
+    #[arg(long, default_value_t = 10_000)]
+    timeout_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum At {
+    /// Below the high watermark.
+    Committed,
+    /// All that the node holds.
+    Local,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// The value, then a line end.
+    Raw,
+    /// An object with offset, timestamp, key and value.
+    Json,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut client = Client::connect(&arguments.node)?;
+    let at = (client.seed_node(), ShardId(arguments.shard));
+    let level = match arguments.level {
+        At::Committed => ReadLevel::Committed,
+        At::Local => ReadLevel::Local,
+    };
+    let patience = Duration::from_millis(arguments.timeout_ms);
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut next = arguments.from;
+    while arguments.to.is_none_or(|to| next < to) {
+        let waits = arguments.follow || arguments.to.is_some();
+        let wait = if waits { WAIT } else { Duration::ZERO };
+        let offset = Offset(next);
+        let times = (wait, patience);
+        let found = client.read(at, offset, level, MAX_BLOCK_BYTES as u32, times);
+        match found {
+            Ok(Some(found)) if !found.payload.is_empty() => {
+                let printed = print(arguments, &mut out, &found.payload, next)?;
+                next = printed.max(found.ok.next.0);
+            }
+            Ok(_) if waits => {
+                if out.flush().is_err() {
+                    return Ok(ExitCode::SUCCESS);
+                }
+            }
+            Ok(_) => break,
+            Err(ClientError::Refused(Code::OutOfRange, [start, end])) => {
+                out.flush()?;
+                let text = format!("offset {next} is not in the log, which holds {start} to {end}");
+                return Err(Failure::Failed(text));
+            }
+            Err(error) => {
+                out.flush()?;
+                return Err(error.into());
+            }
+        }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the records of whole batches; the offset behind the last one.
+fn print(
+    arguments: &Arguments,
+    out: &mut impl Write,
+    mut payload: &[u8],
+    from: u64,
+) -> Result<u64, Failure> {
+    let damaged = || Failure::Failed("the node sent a batch that does not pass its CRC".to_owned());
+    let mut end = from;
+    while !payload.is_empty() {
+        let prefix = batch::check(payload).map_err(|_| damaged())?;
+        let (whole, rest) = payload.split_at(prefix.total_len());
+        payload = rest;
+        end = prefix.end_offset().0;
+        if prefix.record_count == 0 {
+            continue;
+        }
+        if batch::client_half(whole).flags & batch::CODEC_MASK != 0 {
+            let offset = prefix.base_offset;
+            let text =
+                format!("the batch at {offset} is compressed, which this reader cannot open");
+            return Err(Failure::Failed(text));
+        }
+        let body = &whole[millrace::limits::BATCH_HEADER..];
+        for (record, offset) in record::read_all(body).zip(prefix.base_offset.0..) {
+            let record = record.map_err(|_| damaged())?;
+            if offset >= from && arguments.to.is_none_or(|to| offset < to) {
+                let printed = print_record(arguments.format, out, &record, offset);
+                if let Err(error) = printed {
+                    // Whoever read the output has seen enough.
+                    if error.kind() == io::ErrorKind::BrokenPipe {
+                        std::process::exit(0);
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+    Ok(end)
+}
+
+fn print_record(
+    format: Format,
+    out: &mut impl Write,
+    record: &Record<'_>,
+    offset: u64,
+) -> io::Result<()> {
+    match format {
+        Format::Raw => {
+            out.write_all(record.value)?;
+            out.write_all(b"\n")
+        }
+        Format::Json => {
+            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+            let labels = record
+                .labels()
+                .map(|(name, value)| (text(name), text(value).into()));
+            let labels: serde_json::Map<String, serde_json::Value> = labels.collect();
+            let object = serde_json::json!({
+                "offset": offset,
+                "timestamp": record.timestamp,
+                "key": text(record.key),
+                "labels": labels,
+                "value": text(record.value),
+            });
+            writeln!(out, "{object}")
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! `millrace status`: one node as a table for people, or as JSON for scripts.
+
+use super::Failure;
+use clap::Args;
+use millrace::client::driver::blocking::Client;
+use serde_json::Value;
+use std::process::ExitCode;
+
+/// Arguments of `status`.
+#[derive(Args, Debug)]
+pub(super) struct Arguments {
+    /// The node.
+    #[arg(long, value_name = "HOST:PORT")]
+    node: String,
+    /// Print the JSON as the node sends it.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let json = Client::connect(&arguments.node)?.status()?;
+    if arguments.json {
+        println!("{json}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status: Value = serde_json::from_str(&json)
+        .map_err(|error| Failure::Failed(format!("the node's status is no JSON: {error}")))?;
+    print(&status);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(status: &Value) {
+    println!(
+        "node {} of cluster {}, millrace {}, up {} s",
+        cell(&status["node"]),
+        cell(&status["cluster"]),
+        cell(&status["version"]),
+        status["uptime_s"].as_f64().unwrap_or(0.0).round(),
+    );
+    let shards = [
+        ("shard", &["shard"][..]),
+        ("role", &["role"]),
+        ("leader", &["leader"]),
+        ("epoch", &["epoch"]),
+        ("log start", &["log_start"]),
+        ("high watermark", &["high_watermark"]),
+        ("durable end", &["durable_end"]),
+        ("log end", &["log_end"]),
+        ("committed offset", &["committed_offset"]),
+        ("failed", &["failed"]),
+    ];
+    println!();
+    table(&shards, &status["shards"]);
+    let links = [
+        ("shard", &["shard"][..]),
+        ("peer", &["peer"]),
+        ("status", &["status"]),
+        ("cause", &["cause"]),
+        ("since ms", &["since_ms"]),
+        ("lag records", &["lag", "records"]),
+        ("lag bytes", &["lag", "bytes"]),
+        ("lag s", &["lag", "seconds"]),
+        ("credit records", &["credit", "records"]),
+        ("credit bytes", &["credit", "bytes"]),
+        ("sent", &["sent"]),
+        ("matched", &["matched"]),
+    ];
+    if status["links"]
+        .as_array()
+        .is_some_and(|links| !links.is_empty())
+    {
+        println!();
+        table(&links, &status["links"]);
+    }
+    println!();
+    if let Some(counters) = status["counters"].as_object() {
+        for (name, value) in counters {
+            println!("{:<26}{}", name.replace('_', " "), cell(value));
+        }
+    }
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) if text.is_empty() => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn table(columns: &[(&str, &[&str])], rows: &Value) {
+    let mut lines = vec![
+        columns
+            .iter()
+            .map(|(title, _)| (*title).to_owned())
+            .collect::<Vec<_>>(),
+    ];
+    for row in rows.as_array().into_iter().flatten() {
+        let found = |path: &[&str]| path.iter().fold(row, |value, key| &value[*key]).clone();
+        lines.push(columns.iter().map(|(_, path)| cell(&found(path))).collect());
+    }
+    let width = |column: usize| {
+        lines
+            .iter()
+            .map(|line| line[column].len())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    for line in &lines {
+        let cells = line.iter().zip(&widths);
+        let text: String = cells
+            .map(|(cell, width)| format!("{cell:<width$}  "))
+            .collect();
+        println!("{}", text.trim_end());
+    }
+}

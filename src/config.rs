@@ -1,0 +1,229 @@
+//! Configuration: what an operator writes, checked, with the place each value came from.
+//!
+//! A value comes from a flag, else the environment (`MILLRACE_LOG_SYNC` style), else the file, else its
+//! default. Nothing is silently corrected: an unknown key, a value out of range or two values that
+//! contradict each other end the start with one [`ConfigError`] that names key, value, rule and mend.
+//! Whoever runs a node hands the finished [`Config`] on; nobody else reads keys. Read `config/keys.rs`
+//! for the list of keys, `config/check.rs` for the rules between them.
+
+mod check;
+mod file;
+mod keys;
+mod layers;
+
+use crate::types::{NodeId, OriginId, ShardId};
+use std::fmt;
+use std::path::PathBuf;
+
+pub use keys::KEYS;
+pub use layers::{Overrides, load};
+
+/// A finished configuration: every value checked, alone and against the others.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This node.
+    pub node: Node,
+    /// The cluster: the same on all its nodes.
+    pub cluster: Cluster,
+    /// The cores of this node.
+    pub cores: Cores,
+    /// The logs.
+    pub log: Log,
+    /// The links between nodes.
+    pub link: Link,
+    /// Every key with its value as text and where it came from, in the order of the list of keys.
+    pub values: Vec<Value>,
+}
+
+/// `[node]`.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Its number, one of the cluster's nodes.
+    pub id: NodeId,
+    /// Where its data lies.
+    pub data_dir: PathBuf,
+    /// Where it listens: host and base port; core `k` listens on `port + k`.
+    pub address: String,
+}
+
+/// `[cluster]`.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// Its number: the origin of its logs.
+    pub id: OriginId,
+    /// Shards, fixed for the life of the cluster.
+    pub shards: u16,
+    /// Its nodes, by ascending id.
+    pub nodes: Vec<NodeEntry>,
+}
+
+/// One `[[cluster.nodes]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeEntry {
+    /// The node.
+    pub id: NodeId,
+    /// Host and base port.
+    pub address: String,
+}
+
+/// `[cores]`.
+#[derive(Clone, Debug)]
+pub struct Cores {
+    /// Executors.
+    pub count: usize,
+    /// The CPU of each executor; empty: the first ones that the process may use.
+    pub cpus: Vec<usize>,
+    /// How long an idle executor spins before it sleeps, microseconds.
+    pub spin_us: u64,
+}
+
+/// `[log]`.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// Bytes of a segment file.
+    pub segment_bytes: u64,
+    /// A block closes before it grows past this, unless a single batch needs more.
+    pub max_block_bytes: usize,
+    /// Largest batch, header included.
+    pub max_batch_bytes: usize,
+    /// A block closes before it holds more records, unless a single batch does.
+    pub max_block_records: u32,
+    /// Writes of one log in flight.
+    pub write_depth: usize,
+    /// How long an append may wait in the open block while others are in flight, milliseconds.
+    pub batch_timeout_ms: u64,
+    /// Whether every write waits for the medium (`sync = "dsync"`).
+    pub dsync: bool,
+}
+
+/// `[link]`.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// Credit granted per link, records.
+    pub initial_credit: u64,
+    /// Credit granted per link, bytes of blocks as padded.
+    pub initial_credit_bytes: u64,
+    /// Silence after which a link counts as disconnected, milliseconds.
+    pub rpc_timeout_ms: u64,
+    /// Time between two attempts to connect, milliseconds.
+    pub retry_backoff_ms: u64,
+}
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Nobody set it.
+    Default,
+    /// The file.
+    File,
+    /// An environment variable.
+    Environment(String),
+    /// A flag.
+    Flag,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Default => f.write_str("default"),
+            Source::File => f.write_str("file"),
+            Source::Environment(name) => write!(f, "environment {name}"),
+            Source::Flag => f.write_str("flag"),
+        }
+    }
+}
+
+/// One key as it is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Section and key.
+    pub key: &'static str,
+    /// The value, as TOML.
+    pub text: String,
+    /// Where it came from.
+    pub source: Source,
+}
+
+/// Why a node does not start: the operator's input is refused. Exit code 2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Key or keys, or the thing that was looked at.
+    pub key: String,
+    /// The value found.
+    pub value: String,
+    /// The rule that it breaks.
+    pub rule: String,
+    /// What mends it.
+    pub mend: String,
+}
+
+impl ConfigError {
+    /// A refusal.
+    pub fn new(
+        key: impl Into<String>,
+        value: impl fmt::Display,
+        rule: impl Into<String>,
+        mend: impl Into<String>,
+    ) -> ConfigError {
+        ConfigError {
+            key: key.into(),
+            value: value.to_string(),
+            rule: rule.into(),
+            mend: mend.into(),
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ConfigError {
+            key,
+            value,
+            rule,
+            mend,
+        } = self;
+        let line = format!("{key} = {value}: {rule}; mend: {mend}");
+        // One line, whatever a parser or a system call had to say.
+        f.write_str(&line.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Cluster {
+    /// The node that configuration places as leader of a shard: by ascending id, round robin.
+    pub fn leader(&self, shard: ShardId) -> NodeId {
+        self.nodes[usize::from(shard.0) % self.nodes.len()].id
+    }
+
+    /// The address of a node of the cluster.
+    pub fn address(&self, node: NodeId) -> Option<&str> {
+        let found = self.nodes.iter().find(|entry| entry.id == node);
+        found.map(|entry| entry.address.as_str())
+    }
+
+    /// The ids of all nodes, ascending.
+    pub fn members(&self) -> Vec<NodeId> {
+        self.nodes.iter().map(|entry| entry.id).collect()
+    }
+}
+
+impl Config {
+    /// CRC over the facts that all nodes of a cluster must share: id, shards, limits, node ids.
+    /// Addresses are left out: two nodes may reach a third one by different ways.
+    pub fn fingerprint(&self) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&self.cluster.id.0.to_le_bytes());
+        hasher.update(&self.cluster.shards.to_le_bytes());
+        hasher.update(&(self.log.max_block_bytes as u64).to_le_bytes());
+        hasher.update(&(self.log.max_batch_bytes as u64).to_le_bytes());
+        hasher.update(&self.log.max_block_records.to_le_bytes());
+        for entry in &self.cluster.nodes {
+            hasher.update(&entry.id.0.to_le_bytes());
+        }
+        hasher.finalize()
+    }
+}
+
+#[cfg(test)]
+mod tests;

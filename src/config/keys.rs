@@ -1,0 +1,58 @@
+//! The list of keys: name, default, meaning.
+//!
+//! One row per scalar key, in the order in which `millrace config` prints them. The environment variable of
+//! a key is its name in capitals with `_` for `.` behind `MILLRACE_`. `[[cluster.nodes]]` is the one
+//! key that is a list of tables; it comes from the file or from `--nodes`. Read `layers.rs` next.
+
+use crate::limits;
+
+/// One scalar key.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Section and key.
+    pub name: &'static str,
+    /// What it sets, with its unit.
+    pub meaning: &'static str,
+    /// The default, as text.
+    pub default: fn() -> String,
+}
+
+macro_rules! keys {
+    ($($name:literal, $default:expr, $meaning:literal;)*) => {
+        /// Every scalar key.
+        pub const KEYS: &[Key] = &[$(Key {
+            name: $name,
+            meaning: $meaning,
+            default: || $default.to_string(),
+        },)*];
+    };
+}
+
+keys! {
+    "node.id", "none", "this node, one of [[cluster.nodes]]";
+    "node.data_dir", "none", "where the node's data lies";
+    "node.address", "its address in [[cluster.nodes]]", "host and base port to listen on";
+    "cluster.id", "none", "number of the cluster";
+    "cluster.kind", "\"set\"", "how the nodes replicate";
+    "cluster.shards", "number of nodes", "shards, fixed for the life of the cluster";
+    "cores.count", 1, "executors, one per CPU";
+    "cores.cpus", "the first ones allowed", "the CPU of each executor";
+    "cores.spin_us", 0, "spinning before sleep, microseconds";
+    "log.segment_bytes", limits::SEGMENT_BYTES, "bytes of a segment file";
+    "log.max_block_bytes", limits::MAX_BLOCK_BYTES, "bytes at which a block closes";
+    "log.max_block_records", limits::MAX_BLOCK_RECORDS, "records at which a block closes";
+    "log.write_depth", limits::WRITE_DEPTH, "writes of one log in flight";
+    "log.batch_timeout_ms", limits::BATCH_TIMEOUT_MS, "longest wait in the open block";
+    "log.sync", "\"dsync\"", "dsync: a write waits for the medium; none: for the drive's cache";
+    "link.initial_credit", limits::INITIAL_CREDIT, "credit of a link, records";
+    "link.initial_credit_bytes", limits::INITIAL_CREDIT_BYTES, "credit of a link, bytes";
+    "link.max_batch_size", "log.max_block_records", "another name for log.max_block_records";
+    "link.max_batch_bytes", limits::MAX_BATCH_BYTES, "largest batch, header included, bytes";
+    "link.rpc_timeout_ms", limits::RPC_TIMEOUT_MS, "silence that disconnects a link";
+    "link.retry_backoff_ms", limits::RETRY_BACKOFF_MS, "time between two attempts to connect";
+}
+
+/// The environment variable of a key.
+pub fn variable(name: &str) -> String {
+    format!("MILLRACE_{}", name.to_uppercase().replace('.', "_"))
+}

@@ -1,0 +1,148 @@
+//! The rules for values, alone and against each other.
+
+use super::*;
+
+fn loaded(set: &[&str], nodes: &[&str]) -> Result<Config, ConfigError> {
+    let pair = |text: &&str| {
+        let (key, value) = text.split_once('=').unwrap();
+        (key.to_owned(), value.to_owned())
+    };
+    let overrides = Overrides {
+        file: None,
+        set: set.iter().map(pair).collect(),
+        nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+    };
+    load(&overrides, std::iter::empty())
+}
+
+const BASE: [&str; 3] = ["node.id=2", "node.data_dir=\"d\"", "cluster.id=7"];
+const NODES: [&str; 3] = ["3=c:7000", "1=a:7000", "2=b:7000"];
+
+fn with(set: &[&str]) -> Result<Config, ConfigError> {
+    loaded(&[&BASE, set].concat(), &NODES)
+}
+
+fn refused(set: &[&str]) -> ConfigError {
+    with(set).expect_err("must be refused")
+}
+
+#[test]
+fn a_set_has_a_shard_per_node_and_leaders_in_the_order_of_ids() {
+    let config = with(&[]).unwrap();
+    assert_eq!(config.cluster.shards, 3);
+    let leaders: Vec<u32> = (0..5)
+        .map(|shard| config.cluster.leader(ShardId(shard)).0)
+        .collect();
+    assert_eq!(leaders, [1, 2, 3, 1, 2]);
+    assert_eq!(config.node.address, "b:7000");
+    assert_eq!(config.log.max_batch_bytes, crate::limits::MAX_BATCH_BYTES);
+}
+
+/// S-171
+#[test]
+fn zero_and_negative_values_are_refused_by_name() {
+    for key in [
+        "node.id",
+        "cluster.id",
+        "cluster.shards",
+        "cores.count",
+        "log.segment_bytes",
+        "log.max_block_bytes",
+        "log.max_block_records",
+        "log.write_depth",
+        "log.batch_timeout_ms",
+        "link.initial_credit",
+        "link.initial_credit_bytes",
+        "link.max_batch_size",
+        "link.max_batch_bytes",
+        "link.rpc_timeout_ms",
+        "link.retry_backoff_ms",
+    ] {
+        for value in ["0", "-1"] {
+            let error = refused(&[&format!("{key}={value}")]);
+            assert_eq!((error.key.as_str(), error.value.as_str()), (key, value));
+        }
+    }
+}
+
+#[test]
+fn node_list_must_be_consistent() {
+    let error = loaded(&BASE, &["1=a:1", "1=b:1"]).unwrap_err();
+    assert_eq!(error.key, "cluster.nodes[0].id and cluster.nodes[1].id");
+    let error = loaded(&BASE, &["1=a:1"]).unwrap_err();
+    assert_eq!(error.key, "node.id and cluster.nodes");
+    let error = loaded(&BASE, &["2=a"]).unwrap_err();
+    assert_eq!(error.key, "cluster.nodes[0].address");
+    let error = loaded(&BASE, &[]).unwrap_err();
+    assert_eq!(error.key, "cluster.nodes");
+}
+
+#[test]
+fn port_ranges_of_one_host_must_not_overlap() {
+    let nodes = ["1=a:7000", "2=a:7001"];
+    assert!(loaded(&BASE, &nodes).is_ok());
+    let two_cores = [&BASE[..], &["cores.count=2"]].concat();
+    let error = loaded(&two_cores, &nodes).unwrap_err();
+    assert_eq!(
+        error.key,
+        "cluster.nodes[0].address and cluster.nodes[1].address"
+    );
+    let error = loaded(&two_cores, &["2=a:65535"]).unwrap_err();
+    assert_eq!(error.key, "cores.count and cluster.nodes[0].address");
+}
+
+#[test]
+fn unaligned_sizes_and_unknown_words_are_refused() {
+    assert_eq!(
+        refused(&["log.max_block_bytes=5000"]).key,
+        "log.max_block_bytes"
+    );
+    assert_eq!(
+        refused(&["log.segment_bytes=5000001"]).key,
+        "log.segment_bytes"
+    );
+    assert_eq!(refused(&["log.sync=\"fast\""]).key, "log.sync");
+    assert_eq!(refused(&["cluster.kind=\"ring\""]).key, "cluster.kind");
+    assert_eq!(refused(&["cores.cpus=[1,1]"]).key, "cores.cpus");
+    assert_eq!(
+        refused(&["cores.count=3", "cores.cpus=[1]"]).key,
+        "cores.count and cores.cpus"
+    );
+}
+
+/// S-162 S-163 S-164 S-165 S-167 S-168
+#[test]
+fn the_sources_names_and_numbers_are_accepted() {
+    let config = with(&[
+        "link.initial_credit=100",
+        "link.max_batch_size=100",
+        "link.max_batch_bytes=1048576",
+        "log.batch_timeout_ms=10",
+        "link.rpc_timeout_ms=5000",
+        "link.retry_backoff_ms=1000",
+    ])
+    .unwrap();
+    assert_eq!(config.link.initial_credit, 100);
+    assert_eq!(config.log.max_block_records, 100);
+    assert_eq!(config.log.max_batch_bytes, 1 << 20);
+}
+
+#[test]
+fn the_fingerprint_is_about_the_cluster_and_not_about_the_node() {
+    let print =
+        |set: &[&str], nodes: &[&str]| loaded(&[&BASE, set].concat(), nodes).unwrap().fingerprint();
+    let plain = print(&[], &NODES);
+    assert_eq!(
+        plain,
+        print(&["cores.spin_us=5"], &["1=x:1", "2=y:1", "3=z:1"])
+    );
+    assert_ne!(plain, print(&["cluster.shards=4"], &NODES));
+    assert_ne!(plain, print(&["log.max_block_bytes=65536"], &NODES));
+    assert_ne!(plain, print(&[], &["1=a:1", "2=b:1"]));
+}
+
+#[test]
+fn a_refusal_is_one_line() {
+    let error = ConfigError::new("key", "a\nvalue", "a\n  rule", "mend");
+    assert_eq!(error.to_string(), "key = a value: a rule; mend: mend");
+}

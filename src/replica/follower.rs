@@ -1,0 +1,543 @@
+//! The follower's part: promises, positions, admission, acks, credit granted.
+//!
+//! Owns `verified_end`: one past the last block of which a frame of the current epoch has shown
+//! that this log and the leader's are the same up to there. What is acked and the high watermark
+//! believed are both at most `min(durable_end, verified_end)`; a stale suffix is never acked nor
+//! committed. An epoch is adopted by a `Where` alone, and answered only once its promise is saved.
+//! It must never write: it says `Verdict::Write` and its owner does. Read `admit.rs` for where a
+//! run belongs.
+
+use super::admit::{self, Place, Run};
+use super::credit::Receiver;
+use super::output::{Promise, Verdict};
+use super::promises::Asked;
+use super::state::State;
+use super::view::LogView;
+use crate::faults::{Fault, active};
+use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
+use crate::wire::block::BlockHeader;
+use crate::wire::body::{
+    Body, CreditLimits, Limits, Nack, Pause, PauseReason, ReplicaMemory, Replicate, ReplicateOk,
+    Resume,
+};
+use crate::wire::code::Code;
+use std::collections::VecDeque;
+
+/// A run that was written and is not yet durable.
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    connection: ConnectionId,
+    end: BlockNo,
+    weight: CreditLimits,
+}
+
+/// The run between `Verdict::Write` and `run_written`.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    run: Run,
+    arrived: Arrived,
+    cut: Option<BlockNo>,
+    committed_end: BlockNo,
+    log_start: BlockNo,
+}
+
+/// The follower's part of a replica.
+#[derive(Debug)]
+pub struct Follower {
+    /// Data connections dialed by peers, one a peer.
+    pub(super) data: Vec<(ConnectionId, NodeId)>,
+    /// Control connections.
+    pub(super) control: Vec<(ConnectionId, NodeId)>,
+    /// The data connection whose `Where` was answered in the current epoch.
+    pub(super) following: Option<ConnectionId>,
+    pub(super) asked: VecDeque<Asked>,
+    /// The epoch adopted.
+    pub(super) epoch: Epoch,
+    pub(super) verified_end: BlockNo,
+    /// The leader's high watermark and log start, as far as it said in this epoch.
+    pub(super) leader_committed: BlockNo,
+    pub(super) leader_start: BlockNo,
+    /// A replica that lost its memory speaks again once it was brought up to here.
+    pub(super) target: Option<BlockNo>,
+    pub(super) receiver: Receiver,
+    /// The connection that `receiver` keeps its account of.
+    pub(super) credited: Option<ConnectionId>,
+    pub(super) arrived: VecDeque<Arrived>,
+    pub(super) candidate: Option<Candidate>,
+    /// The end last acknowledged on `following`.
+    pub(super) acked: BlockNo,
+    pub(super) paused: Option<PauseReason>,
+    pub(super) heard: Time,
+}
+
+impl Follower {
+    pub fn new(window: CreditLimits) -> Follower {
+        Follower {
+            data: Vec::new(),
+            control: Vec::new(),
+            following: None,
+            asked: VecDeque::new(),
+            epoch: Epoch(0),
+            verified_end: BlockNo(0),
+            leader_committed: BlockNo(0),
+            leader_start: BlockNo(0),
+            target: None,
+            receiver: Receiver::new(window),
+            credited: None,
+            arrived: VecDeque::new(),
+            candidate: None,
+            acked: BlockNo(0),
+            paused: None,
+            heard: Time(0),
+        }
+    }
+
+    /// Takes up what recovery found.
+    pub fn started(&mut self, now: Time, state: &State) {
+        self.heard = now;
+        self.epoch = state.promise.epoch;
+        self.verified_end = state.high_watermark;
+    }
+
+    pub fn verified_end(&self) -> BlockNo {
+        self.verified_end
+    }
+
+    /// What the leader said it has trimmed, never past the own high watermark.
+    pub fn leader_start(&self, state: &State) -> BlockNo {
+        self.leader_start.min(state.high_watermark)
+    }
+
+    /// When the leader was last heard of.
+    pub fn heard(&self) -> Time {
+        self.heard
+    }
+
+    /// When silence of the leader ends its connection.
+    pub fn silent_at(&self, state: &State) -> Option<Time> {
+        let connected = self.data.iter().any(|(_, peer)| state.may_lead(*peer));
+        connected.then(|| self.heard.plus_us(state.config.rpc_timeout_us))
+    }
+
+    /// Whether a connection is one of its own.
+    pub fn knows(&self, connection: ConnectionId) -> bool {
+        self.peer_of(connection).is_some()
+    }
+
+    fn peer_of(&self, connection: ConnectionId) -> Option<NodeId> {
+        let known = self.data.iter().chain(&self.control);
+        known
+            .copied()
+            .find(|(id, _)| *id == connection)
+            .map(|(_, peer)| peer)
+    }
+
+    /// A peer dialed a data connection.
+    pub fn data_up(
+        &mut self,
+        now: Time,
+        peer: NodeId,
+        connection: ConnectionId,
+        state: &mut State,
+    ) {
+        if let Some((older, _)) = self.data.iter().find(|(_, known)| *known == peer).copied() {
+            state.close(older, Code::Replaced);
+            self.down(older);
+        }
+        self.data.push((connection, peer));
+        if state.may_lead(peer) {
+            self.heard = now;
+            self.receiver.connect();
+            self.credited = Some(connection);
+        }
+    }
+
+    /// A control connection with a peer is there.
+    pub fn control_up(&mut self, peer: NodeId, connection: ConnectionId) {
+        self.control.retain(|(_, known)| *known != peer);
+        self.control.push((connection, peer));
+    }
+
+    /// A connection is gone.
+    pub fn down(&mut self, connection: ConnectionId) {
+        self.data.retain(|(id, _)| *id != connection);
+        self.control.retain(|(id, _)| *id != connection);
+        self.asked.retain(|asked| asked.connection != connection);
+        if self.following == Some(connection) {
+            self.following = None;
+        }
+        if self.credited == Some(connection) {
+            self.credited = None;
+            self.receiver.disconnect();
+        }
+    }
+
+    /// Frames without payload. True if the frame was one for a follower.
+    pub fn on_body(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        body: &Body,
+        state: &mut State,
+        view: &dyn LogView,
+    ) -> bool {
+        let Some(peer) = self.peer_of(connection) else {
+            return false;
+        };
+        if state.may_lead(peer) {
+            self.heard = now;
+        }
+        match body {
+            Body::Where(body) => self.on_where(connection, peer, body, state, view),
+            Body::Fetch(body) => self.on_fetch(connection, peer, body, state, view),
+            Body::Ping(body) => self.on_ping(connection, peer, body, state, view),
+            _ => return false,
+        }
+        true
+    }
+
+    pub(super) fn leader_said(&mut self, committed_end: BlockNo, log_start: BlockNo) {
+        self.leader_committed = self.leader_committed.max(committed_end);
+        self.leader_start = self.leader_start.max(log_start);
+    }
+
+    /// What may be acknowledged.
+    pub(super) fn bound(&self, view: &dyn LogView) -> BlockNo {
+        if active(Fault::AckUnbounded) {
+            return view.durable_end();
+        }
+        view.durable_end().min(self.verified_end)
+    }
+
+    /// Believes the leader's high watermark as far as this log is known to be the leader's.
+    pub(super) fn commit(&mut self, state: &mut State, view: &dyn LogView) {
+        let bound = if active(Fault::CommitUnbounded) {
+            view.durable_end()
+        } else {
+            view.durable_end().min(self.verified_end)
+        };
+        state.commit(self.leader_committed.min(bound));
+    }
+
+    /// A run came. Everything up to the batches' CRCs is checked here, in the fixed order.
+    pub fn on_run(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        body: &Body,
+        headers: Option<&[BlockHeader]>,
+        state: &mut State,
+        view: &dyn LogView,
+    ) -> Verdict {
+        let (Some(peer), Some(run)) = (self.peer_of(connection), Run::of(body)) else {
+            return Verdict::Ignore;
+        };
+        let Body::Replicate(said) = body else {
+            return Verdict::Ignore;
+        };
+        assert!(
+            self.candidate.is_none(),
+            "a run is judged before the next one"
+        );
+        let leader = state.may_lead(peer) && self.credited == Some(connection);
+        let within_credit = !leader || self.receiver.arrive(run.weight(), run.count);
+        if leader {
+            self.heard = now;
+        }
+        if let Err(code) = self.check_link(connection, leader, within_credit, &run, state) {
+            let about = view.log_end();
+            self.refuse(code, connection, &run, about, state, view);
+            if code == Code::OverCredit {
+                state.close(connection, code);
+                self.down(connection);
+            }
+            return Verdict::Refuse(code);
+        }
+        let headers = admit::agree(&run, headers, state.config.log);
+        let (hwm, may_truncate) = (state.high_watermark, state.config.may_truncate);
+        let place = admit::place(&run, headers, view, hwm, may_truncate);
+        let (code, about) = match place {
+            Place::Next | Place::Cut(_) => {
+                let checked = headers.and_then(|headers| admit::check_chain(&run, headers, view));
+                match checked {
+                    Ok(()) if run.count > 0 => {
+                        return self.accept(
+                            connection,
+                            run,
+                            place,
+                            said.committed_end,
+                            said.log_start,
+                        );
+                    }
+                    Ok(()) => return self.again(connection, &run, said, state, view),
+                    Err(Code::Diverged) => {
+                        (Code::Diverged, run.first.previous().unwrap_or_default())
+                    }
+                    Err(code) => (code, view.log_end()),
+                }
+            }
+            Place::Held => return self.again(connection, &run, said, state, view),
+            Place::Diverged(at) => (Code::Diverged, at),
+            Place::OutOfSync(hints) => (Code::OutOfSync, hints.next),
+            Place::Refuse(code) => (code, view.log_end()),
+        };
+        self.refuse(code, connection, &run, about, state, view);
+        Verdict::Refuse(code)
+    }
+
+    /// Latch, link, fence.
+    fn check_link(
+        &self,
+        connection: ConnectionId,
+        leader: bool,
+        within_credit: bool,
+        run: &Run,
+        state: &State,
+    ) -> Result<(), Code> {
+        if state.failed {
+            return Err(Code::LogFailed);
+        }
+        if !leader {
+            return Err(Code::WrongNode);
+        }
+        if !within_credit {
+            return Err(Code::OverCredit);
+        }
+        if run.epoch < state.promise.epoch {
+            let forget = active(Fault::ForgetFence);
+            return if forget {
+                Ok(())
+            } else {
+                Err(Code::StaleEpoch)
+            };
+        }
+        // An epoch is adopted by a Where alone: without one on this connection nothing goes on.
+        if run.epoch != self.epoch || self.following != Some(connection) {
+            return Err(Code::NotReady);
+        }
+        Ok(())
+    }
+
+    fn accept(
+        &mut self,
+        connection: ConnectionId,
+        run: Run,
+        place: Place,
+        committed_end: BlockNo,
+        log_start: BlockNo,
+    ) -> Verdict {
+        let cut = match place {
+            Place::Cut(from) => Some(from),
+            _ => None,
+        };
+        self.candidate = Some(Candidate {
+            run,
+            arrived: Arrived {
+                connection,
+                end: run.end(),
+                weight: run.weight(),
+            },
+            cut,
+            committed_end,
+            log_start,
+        });
+        Verdict::Write { cut }
+    }
+
+    /// All of the run is held, or it has no blocks: `verified_end` rises, and the ack says again
+    /// what is durable.
+    fn again(
+        &mut self,
+        connection: ConnectionId,
+        run: &Run,
+        said: &Replicate,
+        state: &mut State,
+        view: &dyn LogView,
+    ) -> Verdict {
+        self.dispose(connection, run.weight());
+        self.verified_end = self.verified_end.max(run.end());
+        self.leader_said(said.committed_end, said.log_start);
+        self.commit(state, view);
+        self.remember(state, view);
+        self.ack(state, view);
+        Verdict::AckAgain
+    }
+
+    fn refuse(
+        &mut self,
+        code: Code,
+        connection: ConnectionId,
+        run: &Run,
+        about: BlockNo,
+        state: &mut State,
+        view: &dyn LogView,
+    ) {
+        let credited = self.credited == Some(connection);
+        if credited && !active(Fault::LeakCreditOnNack) {
+            self.dispose(connection, run.weight());
+        }
+        let nack = self.nack_with_hints(code, run.first, about, state, view);
+        state.send(connection, nack);
+    }
+
+    pub(super) fn nack_with_hints(
+        &self,
+        code: Code,
+        first: BlockNo,
+        about: BlockNo,
+        state: &State,
+        view: &dyn LogView,
+    ) -> Nack {
+        let hints = admit::hints_at(view, about);
+        Nack {
+            hint_epoch: hints.epoch,
+            hint_first: hints.first,
+            ..state.nack(code, first, about, self.receiver.limit())
+        }
+    }
+
+    /// The run of the last `Verdict::Write` is in the log.
+    pub fn run_written(&mut self, state: &mut State, view: &dyn LogView) {
+        let Some(candidate) = self.candidate.take() else {
+            return;
+        };
+        if let Some(from) = candidate.cut {
+            let text = format!(
+                "{}: blocks from {from} on were cut: the leader of epoch {} has others there",
+                state.config.log, self.epoch
+            );
+            state.notice(false, text);
+            // What was cut off will never become durable; its buffers are free with the writes.
+            let cut: Vec<Arrived> = self
+                .arrived
+                .iter()
+                .filter(|a| a.end > from)
+                .copied()
+                .collect();
+            self.arrived.retain(|arrived| arrived.end <= from);
+            for arrived in cut {
+                self.dispose(arrived.connection, arrived.weight);
+            }
+        }
+        self.arrived.push_back(candidate.arrived);
+        self.verified_end = self.verified_end.max(candidate.run.end());
+        self.leader_said(candidate.committed_end, candidate.log_start);
+        self.durable(state, view);
+    }
+
+    /// A batch of the run of the last `Verdict::Write` is not sound.
+    pub fn run_refused(&mut self, state: &mut State, view: &dyn LogView) {
+        if let Some(candidate) = self.candidate.take() {
+            let (connection, run) = (candidate.arrived.connection, candidate.run);
+            let about = view.log_end();
+            self.refuse(Code::BadCrc, connection, &run, about, state, view);
+        }
+    }
+
+    /// `durable_end` moved: dispose of what is durable, commit, ack.
+    pub fn durable(&mut self, state: &mut State, view: &dyn LogView) {
+        let before = self.receiver.limit();
+        while let Some(arrived) = self.arrived.front().copied() {
+            if arrived.end > view.durable_end() {
+                break;
+            }
+            self.arrived.pop_front();
+            self.dispose(arrived.connection, arrived.weight);
+        }
+        self.commit(state, view);
+        self.remember(state, view);
+        if self.bound(view) > self.acked || self.receiver.limit() != before {
+            self.ack(state, view);
+        }
+    }
+
+    /// A replica that lost its memory and was brought up to its leader may speak again.
+    pub(super) fn remember(&mut self, state: &mut State, view: &dyn LogView) {
+        let reached = self
+            .target
+            .is_some_and(|target| view.durable_end().min(self.verified_end) >= target);
+        if reached && !state.is_whole() && state.saving.is_none() && !state.failed {
+            self.target = None;
+            state.save(Promise {
+                memory: ReplicaMemory::Whole,
+                ..state.promise
+            });
+        }
+    }
+
+    /// A save of either part has ended.
+    pub fn saved(&mut self, became_whole: bool, state: &mut State, view: &dyn LogView) {
+        self.answer_asked(state, view);
+        self.remember(state, view);
+        if became_whole {
+            self.ack(state, view);
+        }
+    }
+
+    fn ack(&mut self, state: &mut State, view: &dyn LogView) {
+        let Some(connection) = self.following else {
+            return;
+        };
+        if state.failed {
+            return;
+        }
+        let durable_end = self.bound(view);
+        self.acked = self.acked.max(durable_end);
+        let ack = ReplicateOk {
+            epoch: self.epoch,
+            durable_end,
+            durable_offset: view.end_offset_of(durable_end),
+            memory: state.promise.memory,
+            limits: self.receiver.limit(),
+        };
+        state.send(connection, ack);
+    }
+
+    fn dispose(&mut self, connection: ConnectionId, weight: CreditLimits) {
+        if self.credited == Some(connection) {
+            self.receiver.dispose(weight);
+        } else {
+            self.receiver.dispose_older(weight);
+        }
+    }
+
+    /// Asks the leader to send nothing more.
+    pub fn ask_pause(&mut self, reason: PauseReason, state: &mut State) {
+        self.paused = Some(reason);
+        self.receiver.hold_back(true);
+        if let Some(connection) = self.following {
+            state.send(connection, Pause { reason });
+        }
+    }
+
+    /// Lets it go on.
+    pub fn ask_resume(&mut self, state: &mut State, view: &dyn LogView) {
+        self.paused = None;
+        self.receiver.hold_back(false);
+        if let Some(connection) = self.following {
+            let limits = self.receiver.limit();
+            state.send(connection, Limits { limits });
+            let next = view.log_end();
+            state.send(connection, Resume { next });
+        }
+    }
+
+    /// Closes the leader's connection after too long a silence (S-128).
+    pub fn on_time(&mut self, now: Time, state: &mut State) {
+        if self.silent_at(state).is_none_or(|at| now < at) {
+            return;
+        }
+        let leader = state.config.leader;
+        let text = format!(
+            "{}: nothing heard of leader {leader} for {} ms: disconnected",
+            state.config.log,
+            now.since_us(self.heard) / 1000
+        );
+        state.notice(true, text);
+        let found = self.data.iter().find(|(_, peer)| *peer == leader).copied();
+        if let Some((connection, _)) = found {
+            state.close(connection, Code::Timeout);
+            self.down(connection);
+        }
+    }
+}

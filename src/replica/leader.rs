@@ -1,0 +1,507 @@
+//! The leader's part: its links, what to send to whom, what is committed.
+//!
+//! Exists on the node that configuration places. `opening.rs` brings it from a start to an open
+//! epoch; this file runs the links in every phase and moves the high watermark in the last one: by
+//! a majority that counts the leader's own durable end, only over blocks of its own epoch (Raft
+//! section 5.4.2). A higher promise heard from anybody ends the leadership at once. It must never
+//! take an append, load a block or touch a socket: it says which run of blocks is due. Read
+//! `progress.rs` first.
+
+use super::credit;
+use super::opening::Phase;
+use super::output::Output;
+use super::progress::{Cause, Link, Refusal, Stage};
+use super::state::State;
+use super::view::LogView;
+use crate::limits::HELD_BLOCKS;
+use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Tick, Time};
+use crate::wire::block::BlockHeader;
+use crate::wire::body::{
+    Body, CreditLimits, Error, Nack, Ping, Pong, Position, ReplicateOk, Resume, Where,
+};
+use crate::wire::code::Code;
+use std::collections::VecDeque;
+
+/// A block that this leadership sealed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sealed {
+    pub(super) weight: CreditLimits,
+    pub(super) tick: Tick,
+}
+
+/// The leader's part of a replica.
+#[derive(Debug)]
+pub struct Leader {
+    pub(super) links: Vec<Link>,
+    pub(super) phase: Phase,
+    /// The epoch that is being opened or is open.
+    pub(super) epoch: Epoch,
+    /// First block of the epoch, once it is open.
+    pub(super) epoch_block: BlockNo,
+    /// The newest blocks sealed here, one behind the other from `sealed_first` on.
+    pub(super) sealed: VecDeque<Sealed>,
+    pub(super) sealed_first: BlockNo,
+    pub(super) ping_at: Time,
+    /// When everything due was last done.
+    pub(super) clock: Time,
+}
+
+impl Leader {
+    pub fn new(peers: impl Iterator<Item = NodeId>) -> Leader {
+        Leader {
+            links: peers.map(Link::new).collect(),
+            phase: Phase::Waiting,
+            epoch: Epoch(0),
+            epoch_block: BlockNo(0),
+            sealed: VecDeque::new(),
+            sealed_first: BlockNo(0),
+            ping_at: Time(0),
+            clock: Time(0),
+        }
+    }
+
+    pub fn started(&mut self, now: Time, state: &State) {
+        for link in &mut self.links {
+            link.since = now;
+        }
+        self.gather(now, now, state.promise.epoch);
+    }
+
+    pub fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Whether a connection is one of its links'.
+    pub fn knows(&self, connection: ConnectionId) -> bool {
+        self.links.iter().any(|link| link.data == Some(connection))
+    }
+
+    pub fn data_up(
+        &mut self,
+        now: Time,
+        peer: NodeId,
+        connection: ConnectionId,
+        state: &mut State,
+    ) {
+        let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) else {
+            return state.close(connection, Code::WrongNode);
+        };
+        if let Some(older) = link.data.take() {
+            state.close(older, Code::Replaced);
+        }
+        link.up(now, connection);
+        self.lost_source(now, peer, state);
+    }
+
+    pub fn control_up(&mut self, now: Time, peer: NodeId, connection: ConnectionId) {
+        if let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) {
+            link.control = Some(connection);
+            link.heard = now;
+            // So that the peer hears of this leader at once.
+            self.ping_at = now;
+        }
+    }
+
+    pub fn connection_down(&mut self, now: Time, connection: ConnectionId, state: &State) {
+        let retry_at = now.plus_us(state.config.retry_backoff_us);
+        let mut lost = None;
+        for link in &mut self.links {
+            if link.control == Some(connection) {
+                link.control = None;
+            }
+            if link.data == Some(connection) {
+                link.down(retry_at, Cause::Lost);
+                lost = Some(link.peer);
+            }
+        }
+        if let Some(peer) = lost {
+            self.lost_source(now, peer, state);
+        }
+    }
+
+    pub fn dial_failed(&mut self, now: Time, peer: NodeId, state: &State) {
+        let retry_at = now.plus_us(state.config.retry_backoff_us);
+        let found = self.links.iter_mut().find(|link| link.peer == peer);
+        if let Some(link) = found.filter(|link| link.data.is_none()) {
+            link.down(retry_at, Cause::Lost);
+        }
+    }
+
+    /// Ends the connection of a link; it is dialed again after the backoff.
+    pub(super) fn drop_link(
+        &mut self,
+        now: Time,
+        index: usize,
+        code: Code,
+        cause: Cause,
+        state: &mut State,
+    ) {
+        let link = &mut self.links[index];
+        if let Some(connection) = link.data {
+            state.close(connection, code);
+        }
+        link.down(now.plus_us(state.config.retry_backoff_us), cause);
+        let peer = link.peer;
+        self.lost_source(now, peer, state);
+    }
+
+    /// A frame without payload. True if it was one for a leader.
+    pub fn on_body(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        body: &Body,
+        state: &mut State,
+        view: &dyn LogView,
+    ) -> bool {
+        let of = |link: &Link| link.data == Some(connection) || link.control == Some(connection);
+        let Some(index) = self.links.iter().position(of) else {
+            return false;
+        };
+        self.links[index].heard = now;
+        match body {
+            Body::Position(body) => self.on_position(now, index, body, state),
+            Body::ReplicateOk(body) => self.on_ack(now, index, body, state, view),
+            Body::Nack(body) => self.on_nack(now, index, body, state, view),
+            Body::Limits(body) => self.links[index].raise(body.limits),
+            Body::Pause(body) => self.links[index].peer_pause = Some(body.reason),
+            Body::Resume(body) => self.on_resume(index, body, state, view),
+            Body::Pong(body) => self.on_pong(now, index, body, state),
+            _ => return false,
+        }
+        true
+    }
+
+    fn on_position(&mut self, now: Time, index: usize, body: &Position, state: &mut State) {
+        let link = &mut self.links[index];
+        link.raise(body.limits);
+        link.memory = body.memory;
+        link.position = Some(body.clone());
+        link.waiting_since = None;
+        match link.stage {
+            Stage::Asking => {
+                link.stage = Stage::Known;
+                link.known_at = now;
+            }
+            Stage::Promising if body.promised == self.epoch => {
+                link.stage = Stage::Promised;
+                link.promised = self.epoch;
+            }
+            Stage::Promising => link.stage = Stage::Known,
+            _ => {}
+        }
+        self.heard_epoch(now, body.promised, state);
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Time,
+        index: usize,
+        body: &ReplicateOk,
+        state: &mut State,
+        view: &dyn LogView,
+    ) {
+        self.links[index].raise(body.limits);
+        if body.epoch > self.epoch {
+            return self.heard_epoch(now, body.epoch, state);
+        }
+        let link = &mut self.links[index];
+        if body.epoch < self.epoch || link.stage < Stage::Probing {
+            return;
+        }
+        if body.durable_end > view.log_end() {
+            let text = format!(
+                "{}: node {} acks block {} of a log that ends at {}",
+                state.config.log,
+                link.peer,
+                body.durable_end,
+                view.log_end()
+            );
+            state.notice(true, text);
+            let cause = Cause::Refused(Code::BadFrame);
+            return self.drop_link(now, index, Code::BadFrame, cause, state);
+        }
+        if link.memory != body.memory {
+            link.memory = body.memory;
+            let text = format!(
+                "{}: the memory of node {} is {:?}",
+                state.config.log, link.peer, body.memory
+            );
+            state.notice(false, text);
+        }
+        let acked = link.acked(now, body.durable_end);
+        let (from, end) = (acked.start.max(self.sealed_first), acked.end);
+        let skip = from.0.saturating_sub(self.sealed_first.0) as usize;
+        let take = end.0.saturating_sub(from.0) as usize;
+        for sealed in self.sealed.iter().skip(skip).take(take) {
+            let lag_us = now.0.saturating_sub(sealed.tick.0);
+            self.links[index].lag.record(lag_us);
+        }
+        self.commit(state, view);
+    }
+
+    fn on_nack(
+        &mut self,
+        now: Time,
+        index: usize,
+        body: &Nack,
+        state: &mut State,
+        view: &dyn LogView,
+    ) {
+        self.links[index].raise(body.limits);
+        let code = Code::from_number(body.code).unwrap_or(Code::Unsupported);
+        if code == Code::StaleEpoch {
+            return self.heard_refusal(now, body.promised, state);
+        }
+        self.heard_epoch(now, body.promised, state);
+        if self.links[index].data.is_none() {
+            return;
+        }
+        if self.on_fetch_refused(now, index, body, code, state, view) {
+            return;
+        }
+        let link = &mut self.links[index];
+        match link.refused(now, body, code, view) {
+            Refusal::Stale | Refusal::SteppedBack => {}
+            Refusal::Suspect(block) => state.out.push_back(Output::Suspect { block }),
+            Refusal::Stopped => {
+                let text = format!(
+                    "{}: node {} holds other committed blocks at block {}; nothing is deleted",
+                    state.config.log, link.peer, body.next
+                );
+                state.notice(true, text);
+            }
+            Refusal::Hopeless => self.drop_link(now, index, code, Cause::Refused(code), state),
+        }
+    }
+
+    fn on_resume(&mut self, index: usize, body: &Resume, state: &mut State, view: &dyn LogView) {
+        let link = &mut self.links[index];
+        link.peer_pause = None;
+        if body.next < view.log_start() || body.next > view.log_end() {
+            // S-62: a clear answer, never a silent skip.
+            if let Some(connection) = link.data {
+                let error = Error {
+                    code: Code::OutOfRange.number(),
+                    detail: view.log_start().0,
+                    detail_two: view.log_end().0,
+                };
+                state.send(connection, error);
+            }
+            return;
+        }
+        if link.stage >= Stage::Probing && link.in_flight() == 0 && link.next != body.next {
+            link.probe(body.next);
+        }
+    }
+
+    fn on_pong(&mut self, now: Time, index: usize, body: &Pong, state: &mut State) {
+        if body.promised == self.epoch && self.is_open() {
+            let link = &mut self.links[index];
+            link.confirmed_at = link.confirmed_at.max(Time(body.sent_at_us));
+        }
+        self.heard_epoch(now, body.promised, state);
+    }
+
+    /// This leader sealed a block.
+    pub fn sealed(&mut self, header: &BlockHeader, state: &mut State, view: &dyn LogView) {
+        let expected = BlockNo(self.sealed_first.0 + self.sealed.len() as u64);
+        if header.block != expected {
+            self.sealed.clear();
+            self.sealed_first = header.block;
+        }
+        if self.sealed.len() == HELD_BLOCKS {
+            self.sealed.pop_front();
+            self.sealed_first = self.sealed_first.next();
+        }
+        self.sealed.push_back(Sealed {
+            weight: credit::weight(header),
+            tick: header.last_tick,
+        });
+        if self.phase == Phase::Appending && header.epoch == self.epoch {
+            self.epoch_block = header.block;
+            self.phase = Phase::Open;
+            let text = format!("{}: leads epoch {}", state.config.log, self.epoch);
+            state.notice(false, text);
+        }
+        self.commit(state, view);
+    }
+
+    /// Moves the high watermark as far as a majority holds it.
+    pub fn commit(&mut self, state: &mut State, view: &dyn LogView) {
+        if !self.is_open() || state.failed {
+            return;
+        }
+        let own = view.durable_end();
+        let mut ends: Vec<BlockNo> = self
+            .links
+            .iter()
+            .filter(|link| link.counts(self.epoch))
+            .map(|link| link.matched)
+            .chain([own])
+            .collect();
+        ends.sort_unstable_by(|a, b| b.cmp(a));
+        let Some(by_majority) = ends.get(state.majority() - 1) else {
+            return;
+        };
+        let end = (*by_majority).min(own);
+        // Blocks of earlier epochs are committed by the first block of the own one, never alone.
+        if end > self.epoch_block {
+            state.commit(end);
+        }
+    }
+
+    /// Everything that is due now.
+    pub fn pump(&mut self, now: Time, state: &mut State, view: &dyn LogView) {
+        self.clock = now;
+        if !state.started || state.failed {
+            return;
+        }
+        self.open(now, state, view);
+        for index in 0..self.links.len() {
+            self.dial(now, index, state);
+            self.ask(now, index, state, view);
+            self.send(now, index, state, view);
+            self.note_status(now, index, state, view);
+        }
+        if now >= self.ping_at {
+            self.ping_at = now.plus_us(state.config.heartbeat_us);
+            self.ping(now, state, view);
+        }
+    }
+
+    fn dial(&mut self, now: Time, index: usize, state: &mut State) {
+        let link = &mut self.links[index];
+        let due = link.retry_at.is_some_and(|at| at <= now);
+        if link.data.is_none() && !link.dialing && due {
+            link.dialing = true;
+            let peer = link.peer;
+            state.out.push_back(Output::Dial { peer });
+        }
+    }
+
+    /// Asks for a position, then for a promise, then begins.
+    fn ask(&mut self, now: Time, index: usize, state: &mut State, view: &dyn LogView) {
+        let Some(connection) = self.links[index].data else {
+            return;
+        };
+        let may_promise = self.may_promise(index, state);
+        let founding = self.is_founding();
+        let open = self.is_open();
+        let epoch = self.epoch;
+        let link = &mut self.links[index];
+        let (epoch, stage) = match link.stage {
+            Stage::Connected => (Epoch(0), Stage::Asking),
+            Stage::Known if may_promise => (epoch, Stage::Promising),
+            Stage::Known if open => {
+                link.cause = Cause::Unconfirmed;
+                return;
+            }
+            Stage::Promised if open => return self.begin(index, state, view),
+            _ => return,
+        };
+        link.stage = stage;
+        link.waiting_since = Some(now);
+        let body = Where {
+            epoch,
+            log_end: view.log_end(),
+            founding: u8::from(founding && epoch.0 > 0),
+        };
+        state.send(connection, body);
+    }
+
+    fn begin(&mut self, index: usize, state: &mut State, view: &dyn LogView) {
+        let link = &mut self.links[index];
+        let acked_before = link.matched;
+        link.stopped = link.start(view);
+        let lost = link.matched < acked_before && link.stopped.is_none();
+        if lost {
+            let text = format!(
+                "{}: node {} acked up to block {acked_before} and now holds {}: lost state",
+                state.config.log, link.peer, link.matched
+            );
+            state.notice(true, text);
+        }
+        self.commit(state, view);
+    }
+
+    fn ping(&mut self, now: Time, state: &mut State, view: &dyn LogView) {
+        let ping = Ping {
+            epoch: if self.is_open() { self.epoch } else { Epoch(0) },
+            committed_end: state.high_watermark,
+            log_start: view.log_start(),
+            log_end: view.log_end(),
+            sent_at_us: now.0,
+        };
+        for link in &self.links {
+            // Without a control connection the data connection must do.
+            if let Some(connection) = link.control.or(link.data) {
+                state.send(connection, ping.clone());
+            }
+        }
+    }
+
+    /// Ends connections that answer nothing (S-116, S-117).
+    pub fn on_time(&mut self, now: Time, state: &mut State) {
+        for index in 0..self.links.len() {
+            let link = &mut self.links[index];
+            link.blocked = false;
+            if link.data.is_some() && silent_at(link, state) <= now {
+                self.drop_link(now, index, Code::Timeout, Cause::Timeout, state);
+            }
+        }
+    }
+
+    /// When something is due without any input.
+    pub fn poll_timeout(&self, state: &State) -> Option<Time> {
+        if !state.started || state.failed {
+            return None;
+        }
+        let silence = self.links.iter().filter(|link| link.data.is_some());
+        let silence = silence.map(|link| silent_at(link, state));
+        let retries = self
+            .links
+            .iter()
+            .filter(|link| link.data.is_none() && !link.dialing);
+        let retries = retries.filter_map(|link| link.retry_at);
+        let opening = self.opening_due(state);
+        silence
+            .chain(retries)
+            .chain(opening)
+            .chain([self.ping_at])
+            .min()
+    }
+
+    /// An operator pauses or resumes a link. A resumed link forgets why it had stopped.
+    pub fn pause_link(&mut self, peer: NodeId, pause: bool) {
+        if let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) {
+            link.operator_pause = pause;
+            if !pause {
+                link.stopped = None;
+            }
+        }
+    }
+
+    /// The log met a disk error: this node leads nothing any more.
+    pub fn latched(&mut self, now: Time, state: &mut State) {
+        self.phase = Phase::Waiting;
+        for index in 0..self.links.len() {
+            if self.links[index].data.is_some() {
+                let cause = Cause::Refused(Code::LogFailed);
+                self.drop_link(now, index, Code::LogFailed, cause, state);
+            }
+        }
+    }
+}
+
+/// When silence of its peer ends a link's connection.
+fn silent_at(link: &Link, state: &State) -> Time {
+    // A follower that asked for a pause may take its time with acks; it still answers heartbeats.
+    let waiting = link.waiting_since.filter(|_| link.peer_pause.is_none());
+    let since = waiting.map_or(link.heard, |waiting| waiting.min(link.heard));
+    since.plus_us(state.config.rpc_timeout_us)
+}

@@ -1,0 +1,578 @@
+//! Opening an epoch: the one way in which a node becomes leader, elected or placed.
+//!
+//! ```text
+//! Gather    every member says what it promised and holds; after a while a majority is enough
+//! Saving    a number above all of these, in the own checkpoint
+//! Promising a majority, this node included, promises it durably and says what it holds
+//! Fetching  the suffix of the most up-to-date of these, if the own log is behind
+//! Settling  all of it is durable here; a leader that had lost its memory now has one again
+//! Appending the epoch's first block; once it is sealed the epoch is open
+//! ```
+//!
+//! Replicas without a whole memory give no promise that counts. A log is new (*founding*) only if
+//! every member answered and none holds a block. Losing the source of a fetch, or hearing a higher
+//! promise, begins again at Gather. Read `leader.rs` for what follows.
+
+use super::admit::{self, Hints, Place, Run};
+use super::leader::Leader;
+use super::output::{Output, Promise, Verdict};
+use super::progress::{Cause, Link, Stage};
+use super::state::State;
+use super::view::LogView;
+use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
+use crate::wire::block::BlockHeader;
+use crate::wire::body::{Body, Fetch, Nack, ReplicaMemory};
+use crate::wire::code::Code;
+
+/// How far the opening has come. `Leader::epoch` is the number from `Saving` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not started, or failed.
+    Waiting,
+    /// Positions are awaited.
+    Gather {
+        /// Since when.
+        since: Time,
+        /// Not to be left before.
+        not_before: Time,
+        /// An epoch heard of.
+        above: Epoch,
+        /// Operators were told what it waits for.
+        told: bool,
+    },
+    /// The own promise is being saved.
+    Saving {
+        /// The log is new.
+        founding: bool,
+    },
+    /// Promises are awaited.
+    Promising {
+        /// Since when.
+        since: Time,
+        /// The log is new.
+        founding: bool,
+    },
+    /// The missing suffix is being copied.
+    Fetching(Fetching),
+    /// What was copied is becoming durable.
+    Settling,
+    /// The own memory is being saved as whole.
+    Remembering,
+    /// The epoch's first block is awaited.
+    Appending,
+    /// Appends may be taken.
+    Open,
+}
+
+/// State of a fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetching {
+    peer: NodeId,
+    /// First block to ask for.
+    first: BlockNo,
+    /// The source's log end.
+    end: BlockNo,
+    /// An answer is awaited.
+    asked: bool,
+    /// The run between `Verdict::Write` and `run_written` ends here.
+    writing: Option<BlockNo>,
+}
+
+impl Leader {
+    /// Begins to open an epoch above `above`.
+    pub(super) fn gather(&mut self, now: Time, not_before: Time, above: Epoch) {
+        self.phase = Phase::Gather {
+            since: now,
+            not_before,
+            above,
+            told: false,
+        };
+    }
+
+    pub(super) fn is_founding(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Saving { founding: true } | Phase::Promising { founding: true, .. }
+        )
+    }
+
+    /// Whether a promise may be asked of a link whose position is known.
+    pub(super) fn may_promise(&self, index: usize, state: &State) -> bool {
+        let link = &self.links[index];
+        let whole = link.memory == ReplicaMemory::Whole;
+        match self.phase {
+            Phase::Waiting | Phase::Gather { .. } | Phase::Saving { .. } => false,
+            Phase::Promising { founding, .. } => whole || founding,
+            Phase::Open => whole || self.is_confirmed(index, state),
+            _ => whole,
+        }
+    }
+
+    /// Whether the rest of the set has confirmed this leadership after the link's replica, which
+    /// lost its memory, said so. Without this a leader that is one no more could bring it up.
+    fn is_confirmed(&self, index: usize, state: &State) -> bool {
+        let asked_at = self.links[index].known_at;
+        let confirms = |(other, link): &(usize, &Link)| {
+            *other != index && link.counts(self.epoch) && link.confirmed_at >= asked_at
+        };
+        let others = self.links.iter().enumerate().filter(confirms).count();
+        1 + others >= state.majority_of_others()
+    }
+
+    /// Somebody promised `epoch`: if it is above the own one, this leadership is over.
+    pub(super) fn heard_epoch(&mut self, now: Time, epoch: Epoch, state: &mut State) {
+        match &mut self.phase {
+            Phase::Waiting => {}
+            Phase::Gather { above, .. } => *above = (*above).max(epoch),
+            _ if epoch > self.epoch => self.reopen(now, epoch, state),
+            _ => {}
+        }
+    }
+
+    /// Somebody refused this epoch as stale, having promised `promised`, perhaps to another node.
+    pub(super) fn heard_refusal(&mut self, now: Time, promised: Epoch, state: &mut State) {
+        match self.phase {
+            Phase::Waiting | Phase::Gather { .. } => self.heard_epoch(now, promised, state),
+            _ if promised >= self.epoch => self.reopen(now, promised, state),
+            _ => {}
+        }
+    }
+
+    /// Gives up this epoch for one above `above`.
+    pub(super) fn reopen(&mut self, now: Time, above: Epoch, state: &mut State) {
+        let log = state.config.log;
+        if self.is_open() || self.phase == Phase::Appending {
+            let epoch = self.epoch;
+            state.out.push_back(Output::Fenced { epoch });
+            let text =
+                format!("{log}: epoch {epoch} is over: epoch {above} was promised elsewhere");
+            state.notice(true, text);
+        }
+        // Flow control belongs to one connection and one epoch (Q-19).
+        for link in &mut self.links {
+            if let Some(connection) = link.data {
+                state.close(connection, Code::StaleEpoch);
+                link.down(now, Cause::Refused(Code::StaleEpoch));
+            }
+            link.matched = BlockNo(0);
+        }
+        self.gather(now, now, above);
+    }
+
+    /// The connection of `peer` is gone: a fetch from it begins anew.
+    pub(super) fn lost_source(&mut self, now: Time, peer: NodeId, state: &State) {
+        if matches!(self.phase, Phase::Fetching(fetching) if fetching.peer == peer) {
+            self.start_over(now, state);
+        }
+    }
+
+    fn start_over(&mut self, now: Time, state: &State) {
+        for link in &mut self.links {
+            if link.stage > Stage::Known {
+                link.stage = Stage::Known;
+                link.waiting_since = None;
+            }
+        }
+        let not_before = now.plus_us(state.config.retry_backoff_us);
+        self.gather(now, not_before, self.epoch);
+    }
+
+    /// Goes as far towards an open epoch as is possible now.
+    pub(super) fn open(&mut self, now: Time, state: &mut State, view: &dyn LogView) {
+        match self.phase {
+            Phase::Gather { .. } => self.choose(now, state, view),
+            Phase::Promising { since, founding } => {
+                self.count_promises(now, since, founding, state, view);
+            }
+            Phase::Fetching(fetching) => self.fetch(now, fetching, state, view),
+            Phase::Settling => self.settle(state, view),
+            _ => {}
+        }
+    }
+
+    fn choose(&mut self, now: Time, state: &mut State, view: &dyn LogView) {
+        let Phase::Gather {
+            since,
+            not_before,
+            above,
+            told,
+        } = self.phase
+        else {
+            return;
+        };
+        if state.saving.is_some() || now < not_before {
+            return;
+        }
+        let known = |link: &&Link| link.stage == Stage::Known;
+        let whole = |link: &&Link| link.memory == ReplicaMemory::Whole;
+        let answered = self.links.iter().filter(known).count();
+        let all = answered == self.links.len();
+        let founding = all && self.is_new(state, view);
+        let others = self.links.iter().filter(known).filter(whole).count();
+        let waited = now >= since.plus_us(state.config.gather_us);
+        if !founding && !(enough(others, state) && (all || waited)) {
+            if (all || waited) && !told {
+                self.phase = Phase::Gather {
+                    since,
+                    not_before,
+                    above,
+                    told: true,
+                };
+                let text = format!(
+                    "{}: cannot open an epoch yet: {answered} of {} other members answered, \
+                     {others} with a whole memory; the memory here is {:?}",
+                    state.config.log,
+                    self.links.len(),
+                    state.promise.memory
+                );
+                state.notice(true, text);
+            }
+            return;
+        }
+        let said = self.links.iter().filter_map(|link| link.position.as_ref());
+        let highest = said
+            .map(|position| position.promised.max(position.last_epoch))
+            .chain([above, state.promise.epoch, view.last_epoch()])
+            .max()
+            .unwrap_or_default();
+        self.epoch = Epoch(highest.0.checked_add(1).expect("epochs do not run out"));
+        self.phase = Phase::Saving { founding };
+        let memory = match state.promise.memory {
+            ReplicaMemory::Whole => ReplicaMemory::Whole,
+            _ if founding => ReplicaMemory::Whole,
+            _ => ReplicaMemory::Lost,
+        };
+        state.save(Promise {
+            epoch: self.epoch,
+            leader: Some(state.config.node),
+            memory,
+        });
+    }
+
+    /// Whether no member holds a block and none lost its memory, and at least one is blank.
+    fn is_new(&self, state: &State, view: &dyn LogView) -> bool {
+        let empty = |link: &Link| {
+            let position = link.position.as_ref();
+            position.is_some_and(|position| position.next == BlockNo(0))
+        };
+        let memories = || {
+            let links = self.links.iter().map(|link| link.memory);
+            links.chain([state.promise.memory])
+        };
+        view.log_end() == BlockNo(0)
+            && self.links.iter().all(empty)
+            && memories().all(|memory| memory != ReplicaMemory::Lost)
+            && memories().any(|memory| memory == ReplicaMemory::Blank)
+    }
+
+    /// A save has ended.
+    pub(super) fn saved(&mut self, now: Time, state: &State) {
+        match self.phase {
+            Phase::Saving { founding } if state.promise.epoch == self.epoch => {
+                self.phase = Phase::Promising {
+                    since: now,
+                    founding,
+                };
+            }
+            Phase::Remembering if state.is_whole() => self.phase = Phase::Settling,
+            _ => {}
+        }
+    }
+
+    fn count_promises(
+        &mut self,
+        now: Time,
+        since: Time,
+        founding: bool,
+        state: &mut State,
+        view: &dyn LogView,
+    ) {
+        let epoch = self.epoch;
+        let promised = |link: &&Link| link.stage == Stage::Promised && link.counts(epoch);
+        let promises = self.links.iter().filter(promised).count();
+        let awaited = |link: &&Link| match link.stage {
+            Stage::Promising => true,
+            Stage::Known => founding || link.memory == ReplicaMemory::Whole,
+            _ => false,
+        };
+        let none_awaited = self.links.iter().find(awaited).is_none();
+        let waited = now >= since.plus_us(state.config.gather_us);
+        if !enough(promises, state) || !(none_awaited || waited) {
+            return;
+        }
+        let held = |link: &Link| {
+            let position = link
+                .position
+                .as_ref()
+                .expect("a promise comes with a position");
+            (position.last_epoch, position.next)
+        };
+        let best = self
+            .links
+            .iter()
+            .filter(promised)
+            .max_by_key(|link| held(link));
+        let own = (view.last_epoch(), view.log_end());
+        self.phase = match best {
+            Some(link) if held(link) > own => {
+                let (last_epoch, end) = held(link);
+                let hints = Hints {
+                    next: end,
+                    epoch: last_epoch,
+                    first: BlockNo(u64::MAX),
+                };
+                let text = format!(
+                    "{}: copies blocks up to {end} from node {}",
+                    state.config.log, link.peer
+                );
+                let fetching = Fetching {
+                    peer: link.peer,
+                    first: admit::step_back(view, hints),
+                    end,
+                    asked: false,
+                    writing: None,
+                };
+                state.notice(false, text);
+                Phase::Fetching(fetching)
+            }
+            _ => Phase::Settling,
+        };
+        self.open(now, state, view);
+    }
+
+    fn fetch(&mut self, now: Time, fetching: Fetching, state: &mut State, view: &dyn LogView) {
+        if fetching.asked || fetching.writing.is_some() {
+            return;
+        }
+        if fetching.first >= fetching.end {
+            self.phase = Phase::Settling;
+            return self.settle(state, view);
+        }
+        let peer = fetching.peer;
+        let found = self.links.iter_mut().find(|link| link.peer == peer);
+        let connection = found.as_ref().and_then(|link| link.data);
+        let (Some(link), Some(connection)) = (found, connection) else {
+            return self.start_over(now, state);
+        };
+        if fetching.first < view.log_start() {
+            return self.differs(now, fetching.first, state);
+        }
+        let previous = fetching.first.previous();
+        let epoch = previous.and_then(|block| view.epoch_of(block));
+        link.waiting_since = Some(now);
+        let body = Fetch {
+            epoch: self.epoch,
+            first: fetching.first,
+            prev_epoch: epoch.unwrap_or_default(),
+            max_bytes: state.config.run_bytes.min(u64::from(u32::MAX)) as u32,
+        };
+        state.send(connection, body);
+        self.phase = Phase::Fetching(Fetching {
+            asked: true,
+            ..fetching
+        });
+    }
+
+    /// What is copied contradicts what is committed here: nothing is deleted, operators are told.
+    fn differs(&mut self, now: Time, at: BlockNo, state: &mut State) {
+        let text = format!(
+            "{}: cannot lead: the most up-to-date member holds other blocks at block {at}",
+            state.config.log
+        );
+        state.notice(true, text);
+        self.start_over(now, state);
+    }
+
+    /// A `FetchOk` came.
+    pub(super) fn on_run(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        body: &Body,
+        headers: Option<&[BlockHeader]>,
+        state: &mut State,
+        view: &dyn LogView,
+    ) -> Verdict {
+        let Phase::Fetching(mut fetching) = self.phase else {
+            return Verdict::Ignore;
+        };
+        let link = self
+            .links
+            .iter_mut()
+            .find(|link| link.peer == fetching.peer);
+        let link = link.filter(|link| link.data == Some(connection));
+        let (Some(link), Some(run), Body::FetchOk(_)) = (link, Run::of(body), body) else {
+            return Verdict::Ignore;
+        };
+        if !fetching.asked || run.epoch != self.epoch || run.first != fetching.first {
+            return Verdict::Ignore;
+        }
+        link.heard = now;
+        link.waiting_since = None;
+        fetching.asked = false;
+        self.phase = Phase::Fetching(fetching);
+        if run.count == 0 {
+            self.start_over(now, state);
+            return Verdict::AckAgain;
+        }
+        let headers = admit::agree(&run, headers, state.config.log);
+        let (hwm, may_truncate) = (state.high_watermark, state.config.may_truncate);
+        let place = admit::place(&run, headers, view, hwm, may_truncate);
+        let code = match place {
+            Place::Next | Place::Cut(_) => {
+                match headers.and_then(|headers| admit::check_chain(&run, headers, view)) {
+                    Ok(()) => {
+                        fetching.writing = Some(run.end());
+                        self.phase = Phase::Fetching(fetching);
+                        let cut = match place {
+                            Place::Cut(from) => Some(from),
+                            _ => None,
+                        };
+                        return Verdict::Write { cut };
+                    }
+                    Err(code) => code,
+                }
+            }
+            Place::Held => {
+                fetching.first = run.end();
+                self.phase = Phase::Fetching(fetching);
+                return Verdict::AckAgain;
+            }
+            Place::OutOfSync(hints) => {
+                // The run is held in part: go on behind that part, or cut at the first that
+                // differs.
+                let part = hints.next == view.log_end() && hints.next > run.first;
+                let equal = part && same_up_to(view, headers, hints.next);
+                fetching.first = if equal {
+                    hints.next
+                } else {
+                    hints.next.previous().unwrap_or_default()
+                };
+                self.phase = Phase::Fetching(fetching);
+                return Verdict::AckAgain;
+            }
+            Place::Diverged(_) => Code::Diverged,
+            Place::Refuse(code) => code,
+        };
+        self.fetch_failed(now, code, run.first, state);
+        Verdict::Refuse(code)
+    }
+
+    fn fetch_failed(&mut self, now: Time, code: Code, at: BlockNo, state: &mut State) {
+        if code == Code::Diverged {
+            return self.differs(now, at, state);
+        }
+        let Phase::Fetching(fetching) = self.phase else {
+            return;
+        };
+        let found = self
+            .links
+            .iter()
+            .position(|link| link.peer == fetching.peer);
+        match found {
+            Some(index) => self.drop_link(now, index, code, Cause::Refused(code), state),
+            None => self.start_over(now, state),
+        }
+    }
+
+    /// Whether a run fetched waits for `run_written` or `run_refused`.
+    pub(super) fn is_writing(&self) -> bool {
+        matches!(self.phase, Phase::Fetching(fetching) if fetching.writing.is_some())
+    }
+
+    /// The run fetched is in the log.
+    pub(super) fn run_written(&mut self) {
+        if let Phase::Fetching(fetching) = &mut self.phase
+            && let Some(end) = fetching.writing.take()
+        {
+            fetching.first = end;
+        }
+    }
+
+    /// A batch of the run fetched is not sound.
+    pub(super) fn run_refused(&mut self, now: Time, state: &mut State) {
+        if let Phase::Fetching(fetching) = self.phase {
+            self.fetch_failed(now, Code::BadCrc, fetching.first, state);
+        }
+    }
+
+    /// A `Nack` came; true if it refused the fetch that is out.
+    pub(super) fn on_fetch_refused(
+        &mut self,
+        now: Time,
+        index: usize,
+        nack: &Nack,
+        code: Code,
+        state: &mut State,
+        view: &dyn LogView,
+    ) -> bool {
+        let Phase::Fetching(mut fetching) = self.phase else {
+            return false;
+        };
+        if fetching.peer != self.links[index].peer || !fetching.asked {
+            return false;
+        }
+        self.links[index].waiting_since = None;
+        let hints = Hints {
+            next: nack.next,
+            epoch: nack.hint_epoch,
+            first: nack.hint_first,
+        };
+        let first = admit::step_back(view, hints);
+        if code == Code::OutOfSync && first < fetching.first {
+            fetching.first = first;
+            fetching.asked = false;
+            self.phase = Phase::Fetching(fetching);
+        } else {
+            self.drop_link(now, index, code, Cause::Refused(code), state);
+        }
+        true
+    }
+
+    fn settle(&mut self, state: &mut State, view: &dyn LogView) {
+        if view.durable_end() < view.log_end() || state.saving.is_some() {
+            return;
+        }
+        if state.is_whole() {
+            self.phase = Phase::Appending;
+            state
+                .out
+                .push_back(Output::AppendEpoch { epoch: self.epoch });
+            return;
+        }
+        self.phase = Phase::Remembering;
+        state.save(Promise {
+            memory: ReplicaMemory::Whole,
+            ..state.promise
+        });
+    }
+
+    /// When the opening wants to look at the clock.
+    pub(super) fn opening_due(&self, state: &State) -> Option<Time> {
+        let due = match self.phase {
+            Phase::Gather {
+                since, not_before, ..
+            } if self.clock >= not_before => since.plus_us(state.config.gather_us),
+            Phase::Gather { not_before, .. } => not_before,
+            Phase::Promising { since, .. } => since.plus_us(state.config.gather_us),
+            _ => return None,
+        };
+        Some(due).filter(|due| *due > self.clock)
+    }
+}
+
+/// Whether so many other members with a whole memory make, with this one, a majority.
+fn enough(others: usize, state: &State) -> bool {
+    if state.is_whole() {
+        others + 1 >= state.majority()
+    } else {
+        others >= state.majority_of_others()
+    }
+}
+
+/// Whether the blocks of the run below `end` are held as they are.
+fn same_up_to(view: &dyn LogView, headers: Result<&[BlockHeader], Code>, end: BlockNo) -> bool {
+    let headers = headers.unwrap_or_default();
+    let mut held = headers.iter().filter(|header| header.block < end);
+    held.all(|header| view.epoch_of(header.block) == Some(header.epoch))
+}

@@ -1,0 +1,389 @@
+//! What a leader knows of one follower, and the state of the link to it.
+//!
+//! `next` (to send) and `matched` (acked in this epoch) are separate (D-S1); acks never move
+//! anything back. After a refusal, or on a new connection, the link *probes*: one frame in flight
+//! until it is acked; then it streams. Frames sent before the last step back are stale: their
+//! refusals free the frame and change nothing else. Owns the sender's credit, the frames in flight
+//! and the public status; it decides nothing about epochs or commits: see `leader.rs`.
+
+use super::admit::{self, Hints};
+use super::credit::{Sender, plus, weight};
+use super::lag::Histogram;
+use super::output::LinkStatus;
+use super::view::LogView;
+use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
+use crate::wire::block::BlockHeader;
+use crate::wire::body::{CreditLimits, Nack, PauseReason, Position, ReplicaMemory};
+use crate::wire::code::Code;
+use std::collections::VecDeque;
+
+/// How far a link has come on its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// No data connection.
+    Down,
+    /// Connected; `Where{0}` is to be sent.
+    Connected,
+    /// `Where{0}` was sent.
+    Asking,
+    /// Its position is known; no promise was asked for.
+    Known,
+    /// `Where{epoch}` was sent.
+    Promising,
+    /// It promised the epoch.
+    Promised,
+    /// The epoch is open; one frame in flight at a time.
+    Probing,
+    /// Frames flow as credit allows.
+    Streaming,
+}
+
+/// Why a link has its status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Nothing is wrong.
+    None,
+    /// There was no connection yet, or a position is awaited.
+    Connecting,
+    /// The connection was lost or could not be opened.
+    Lost,
+    /// Nothing came from the follower for `rpc_timeout`.
+    Timeout,
+    /// The follower refused with this code.
+    Refused(Code),
+    /// It lost its memory and waits until the rest of the set confirms this leader.
+    Unconfirmed,
+    /// The next block does not fit its credit.
+    Credit,
+    /// The follower asked for a pause.
+    Peer(PauseReason),
+    /// An operator asked for a pause.
+    Operator,
+    /// From this block on, at the latest, its committed log is another one.
+    Diverged(BlockNo),
+    /// It lacks blocks that this leader has trimmed.
+    Trimmed,
+}
+
+impl Cause {
+    /// In a few words.
+    pub fn text(&self) -> String {
+        let text = match self {
+            Cause::None => "",
+            Cause::Connecting => "connecting",
+            Cause::Lost => "connection lost",
+            Cause::Timeout => "no answer within rpc_timeout",
+            Cause::Refused(code) => return format!("refused: {code:?}"),
+            Cause::Unconfirmed => "lost its memory; waiting for a majority of the others",
+            Cause::Credit => "credit exhausted",
+            Cause::Peer(PauseReason::SlowDisk) => "follower: slow_disk",
+            Cause::Peer(PauseReason::HighLoad) => "follower: high_load",
+            Cause::Peer(PauseReason::Manual) => "follower: manual",
+            Cause::Operator => "manual",
+            Cause::Diverged(at) => return format!("diverged: the logs differ at block {at}"),
+            Cause::Trimmed => "behind the log start",
+        };
+        text.to_owned()
+    }
+}
+
+/// A frame in flight.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    first: BlockNo,
+    end: BlockNo,
+    round: u32,
+}
+
+/// What a `Nack` to a frame means for its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Nothing: the frame was sent before the last step back, or there was none.
+    Stale,
+    /// Another position is tried.
+    SteppedBack,
+    /// The same blocks are sent again; this side's copy is suspect.
+    Suspect(BlockNo),
+    /// The link stops until an operator acts.
+    Stopped,
+    /// The connection is of no use.
+    Hopeless,
+}
+
+/// Consecutive CRC refusals after which a connection is given up.
+const CRC_REFUSALS: u32 = 3;
+
+/// One link.
+#[derive(Debug)]
+pub struct Link {
+    pub peer: NodeId,
+    pub data: Option<ConnectionId>,
+    pub control: Option<ConnectionId>,
+    pub stage: Stage,
+    pub dialing: bool,
+    pub retry_at: Option<Time>,
+    /// Any frame of the peer, on either channel.
+    pub heard: Time,
+    /// Something is unanswered since.
+    pub waiting_since: Option<Time>,
+    /// What it said last, and when.
+    pub position: Option<Position>,
+    pub known_at: Time,
+    /// The last heartbeat of this epoch that it answered with this epoch's promise, by send time.
+    pub confirmed_at: Time,
+    /// Epoch that it promised to this leader.
+    pub promised: Epoch,
+    pub memory: ReplicaMemory,
+    pub next: BlockNo,
+    pub matched: BlockNo,
+    pub sender: Sender,
+    /// A run is being loaded: its first block and round.
+    pub loading: Option<(BlockNo, u32)>,
+    /// The composition could not send the next run; cleared when anything changes.
+    pub blocked: bool,
+    /// Bytes handed to the connection and not yet to its socket.
+    pub queued: usize,
+    pub peer_pause: Option<PauseReason>,
+    pub operator_pause: bool,
+    pub stopped: Option<Cause>,
+    pub status: LinkStatus,
+    pub cause: Cause,
+    pub since: Time,
+    /// Operators were told of this status, and when of a lack of credit last.
+    pub told: bool,
+    pub credit_told_at: Option<Time>,
+    pub lag: Histogram,
+    flights: VecDeque<Flight>,
+    round: u32,
+    crc_refusals: u32,
+}
+
+impl Link {
+    pub fn new(peer: NodeId) -> Link {
+        Link {
+            peer,
+            data: None,
+            control: None,
+            stage: Stage::Down,
+            dialing: false,
+            retry_at: Some(Time(0)),
+            heard: Time(0),
+            waiting_since: None,
+            position: None,
+            known_at: Time(0),
+            confirmed_at: Time(0),
+            promised: Epoch(0),
+            memory: ReplicaMemory::Blank,
+            next: BlockNo(0),
+            matched: BlockNo(0),
+            sender: Sender::default(),
+            loading: None,
+            blocked: false,
+            queued: 0,
+            peer_pause: None,
+            operator_pause: false,
+            stopped: None,
+            status: LinkStatus::Disconnected,
+            cause: Cause::Connecting,
+            since: Time(0),
+            told: true,
+            credit_told_at: None,
+            lag: Histogram::default(),
+            flights: VecDeque::new(),
+            round: 0,
+            crc_refusals: 0,
+        }
+    }
+
+    /// A data connection is open: everything that belongs to a connection starts anew.
+    pub fn up(&mut self, now: Time, connection: ConnectionId) {
+        self.data = Some(connection);
+        self.stage = Stage::Connected;
+        self.dialing = false;
+        self.retry_at = None;
+        self.heard = now;
+        self.forget_connection();
+    }
+
+    /// The data connection is gone, or could not be opened; the next attempt is due at `retry_at`.
+    pub fn down(&mut self, retry_at: Time, cause: Cause) {
+        self.data = None;
+        self.stage = Stage::Down;
+        self.dialing = false;
+        self.retry_at = Some(retry_at);
+        self.cause = cause;
+        self.forget_connection();
+    }
+
+    fn forget_connection(&mut self) {
+        self.sender = Sender::default();
+        self.flights.clear();
+        self.round += 1;
+        self.loading = None;
+        self.blocked = false;
+        self.queued = 0;
+        self.waiting_since = None;
+        self.peer_pause = None;
+        self.position = None;
+        self.crc_refusals = 0;
+    }
+
+    /// Whether its acks count for a majority in `epoch`.
+    pub fn counts(&self, epoch: Epoch) -> bool {
+        self.memory == ReplicaMemory::Whole && self.promised == epoch
+    }
+
+    /// A grant came.
+    pub fn raise(&mut self, limits: CreditLimits) {
+        self.sender.raise(limits);
+        self.blocked = false;
+    }
+
+    /// Frames that are sent and not answered.
+    pub fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Begins to send from where both logs can agree. None, or why the link stops.
+    pub fn start(&mut self, view: &dyn LogView) -> Option<Cause> {
+        let position = self.position.as_ref()?;
+        self.stage = Stage::Probing;
+        let hints = Hints {
+            next: position.next,
+            epoch: position.last_epoch,
+            first: BlockNo(u64::MAX),
+        };
+        self.next = admit::step_back(view, hints);
+        let last = position.next.previous();
+        let own = last.and_then(|last| view.epoch_of(last));
+        self.matched = BlockNo(0);
+        if last.is_some() && position.next <= view.log_end() && own == Some(position.last_epoch) {
+            let crc = last.and_then(|last| view.held(last)).map(|(_, crc)| crc);
+            let said = Some(position.last_crc).filter(|crc| *crc != 0);
+            if said.is_some() && crc.is_some() && crc != said {
+                return Some(Cause::Diverged(last.unwrap_or_default()));
+            }
+            self.matched = position.durable_end.min(position.next);
+        }
+        None
+    }
+
+    /// A frame of `headers` went; an empty one asks whether its place continues the follower's log.
+    pub fn sent(&mut self, now: Time, first: BlockNo, round: u32, headers: &[BlockHeader]) {
+        let end = BlockNo(first.0 + headers.len() as u64);
+        let cost = headers
+            .iter()
+            .map(weight)
+            .fold(CreditLimits::default(), plus);
+        self.sender.spend(cost);
+        self.queued += headers.iter().map(|h| h.used_len as usize).sum::<usize>();
+        self.flights.push_back(Flight { first, end, round });
+        self.waiting_since.get_or_insert(now);
+        if round == self.round {
+            self.next = self.next.max(end);
+        }
+    }
+
+    /// The round of frames sent now.
+    pub fn round(&self) -> u32 {
+        self.round
+    }
+
+    /// Everything below `end` is durable there and verified in this epoch. The blocks newly acked.
+    pub fn acked(&mut self, now: Time, end: BlockNo) -> core::ops::Range<BlockNo> {
+        let before = self.matched;
+        self.matched = self.matched.max(end);
+        let round = self.round;
+        let current = |flight: &Flight| flight.round == round && flight.end <= end;
+        let probed = self.flights.iter().any(current);
+        self.flights.retain(|flight| flight.end > end);
+        if probed {
+            self.crc_refusals = 0;
+            if self.stage == Stage::Probing {
+                self.stage = Stage::Streaming;
+            }
+        }
+        self.next = self.next.max(self.matched);
+        self.blocked = false;
+        self.waiting_since = (!self.flights.is_empty()).then_some(now);
+        before..self.matched
+    }
+
+    /// A frame was refused.
+    pub fn refused(&mut self, now: Time, nack: &Nack, code: Code, view: &dyn LogView) -> Refusal {
+        let found = self.flights.iter().position(|f| f.first == nack.first);
+        let flight = found.and_then(|index| self.flights.remove(index));
+        self.blocked = false;
+        self.waiting_since = (!self.flights.is_empty()).then_some(now);
+        match flight {
+            Some(flight) if flight.round == self.round => {}
+            _ if code == Code::OutOfSync || code == Code::BadCrc => return Refusal::Stale,
+            _ => {}
+        }
+        match code {
+            Code::OutOfSync => {
+                let hints = Hints {
+                    next: nack.next,
+                    epoch: nack.hint_epoch,
+                    first: nack.hint_first,
+                };
+                self.probe(admit::step_back(view, hints));
+                Refusal::SteppedBack
+            }
+            Code::BadCrc => {
+                self.crc_refusals += 1;
+                self.probe(nack.first);
+                if self.crc_refusals < CRC_REFUSALS {
+                    Refusal::Suspect(nack.first)
+                } else {
+                    Refusal::Hopeless
+                }
+            }
+            Code::Diverged => {
+                self.probe(nack.first);
+                self.stopped = Some(Cause::Diverged(nack.next));
+                Refusal::Stopped
+            }
+            _ => Refusal::Hopeless,
+        }
+    }
+
+    /// One frame from `next` on, then wait for its ack. Frames in flight become stale.
+    pub fn probe(&mut self, next: BlockNo) {
+        self.next = next;
+        self.round += 1;
+        if self.stage == Stage::Streaming {
+            self.stage = Stage::Probing;
+        }
+    }
+
+    /// Whether a frame of the current round is in flight or being loaded.
+    pub fn probe_is_out(&self) -> bool {
+        self.stage == Stage::Probing
+            && (self.loading.is_some() || self.flights.iter().any(|f| f.round == self.round))
+    }
+
+    /// The status that follows from everything else, with its cause.
+    pub fn current_status(&self, waits_for_credit: bool) -> (LinkStatus, Cause) {
+        if self.stage < Stage::Probing {
+            let cause = match self.cause {
+                Cause::None | Cause::Credit | Cause::Operator | Cause::Peer(_) => Cause::Connecting,
+                other => other,
+            };
+            return (LinkStatus::Disconnected, cause);
+        }
+        if let Some(cause) = self.stopped {
+            return (LinkStatus::Paused, cause);
+        }
+        if self.operator_pause {
+            return (LinkStatus::Paused, Cause::Operator);
+        }
+        if let Some(reason) = self.peer_pause {
+            return (LinkStatus::Paused, Cause::Peer(reason));
+        }
+        if waits_for_credit {
+            return (LinkStatus::WaitingForCredit, Cause::Credit);
+        }
+        (LinkStatus::Replicating, Cause::None)
+    }
+}

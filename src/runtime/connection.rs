@@ -1,0 +1,375 @@
+//! One TCP connection: what waits to be sent on it, and the task that sends it.
+//!
+//! A connection has two tasks, one that reads and one that writes, each with its own descriptor of the
+//! socket. The writer gathers headers and payload parts straight from the buffers into one `sendmsg`, so
+//! no payload is copied on its way out; a buffer is held until its bytes have left. When a connection
+//! dies the socket is shut down, which ends both tasks; nobody waits for a dead one. Read `reader.rs` for
+//! the other half.
+
+use super::buffers::Pool;
+use super::driver::Core;
+use super::local::Signal;
+use crate::buffers::Buffers;
+use crate::shard::{Event, Part};
+use crate::types::{ConnectionId, LogId, NodeId, Time};
+use crate::wire::body::{Body, Channel, Error};
+use crate::wire::code::Code;
+use futures_lite::AsyncWrite;
+use glommio::net::TcpStream;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+/// Pieces of memory given to one `sendmsg`.
+const PIECES: usize = 64;
+/// Bytes given to one `sendmsg`: more would not fit a socket's buffer anyway.
+const GATHER_BYTES: usize = 1 << 20;
+
+/// How long the other side may take to close after this side has said why it does.
+const LINGER_US: u64 = 1_000_000;
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nobody said anything yet.
+    New,
+    /// A client.
+    Client,
+    /// A node.
+    Peer {
+        node: NodeId,
+        channel: Channel,
+        dialed: bool,
+    },
+}
+
+/// A connection of this core.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) id: ConnectionId,
+    pub(super) address: SocketAddr,
+    fd: RawFd,
+    pub(super) kind: Cell<Kind>,
+    /// The first frame, or the answer to ours, must be here by then.
+    pub(super) handshake_by: Cell<Option<Time>>,
+    queue: RefCell<VecDeque<Frame>>,
+    queued_bytes: Cell<usize>,
+    writable: Signal,
+    /// Given when an answer left or was made: the reader may go on.
+    pub(super) progress: Signal,
+    closing: Cell<bool>,
+    dead: Cell<bool>,
+    /// Bytes of append of each request that waits for its answer.
+    pub(super) unanswered: RefCell<BTreeMap<u64, usize>>,
+    pub(super) unanswered_bytes: Cell<usize>,
+    /// Logs that know of this connection.
+    pub(super) known_to: RefCell<BTreeSet<usize>>,
+}
+
+/// A frame on its way out.
+#[derive(Debug)]
+struct Frame {
+    head: Vec<u8>,
+    parts: Vec<Part>,
+    sent: usize,
+    total: usize,
+    /// The log that is told when a payload has left.
+    tell: Option<usize>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        id: ConnectionId,
+        address: SocketAddr,
+        stream: &TcpStream,
+        handshake_by: Time,
+    ) -> Connection {
+        Connection {
+            id,
+            address,
+            fd: stream.as_raw_fd(),
+            kind: Cell::new(Kind::New),
+            handshake_by: Cell::new(Some(handshake_by)),
+            queue: RefCell::default(),
+            queued_bytes: Cell::new(0),
+            writable: Signal::default(),
+            progress: Signal::default(),
+            closing: Cell::new(false),
+            dead: Cell::new(false),
+            unanswered: RefCell::default(),
+            unanswered_bytes: Cell::new(0),
+            known_to: RefCell::default(),
+        }
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead.get()
+    }
+
+    /// Whether the connection takes no more work: it is dead or will close once its queue has left.
+    pub(super) fn is_ending(&self) -> bool {
+        self.dead.get() || self.closing.get()
+    }
+
+    /// Bytes that wait for the socket.
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.queued_bytes.get()
+    }
+
+    /// Queues a frame without payload, or with one that stands behind its body in `head`.
+    pub(super) fn send(&self, head: Vec<u8>) {
+        self.enqueue(head, Vec::new(), None);
+    }
+
+    /// Queues a body without payload.
+    pub(super) fn send_body(&self, body: impl Into<Body>, correlation: u64, log: LogId) {
+        self.send(body.into().encode(correlation, log, 0));
+    }
+
+    /// Queues a refusal.
+    pub(super) fn refuse(&self, code: Code, details: [u64; 2], correlation: u64, log: LogId) {
+        let body = Error {
+            code: code.number(),
+            detail: details[0],
+            detail_two: details[1],
+        };
+        self.send_body(body, correlation, log);
+    }
+
+    /// Queues a frame whose payload lies in buffers, which are held until it has left. `tell` names
+    /// the log that hears of it.
+    pub(super) fn send_parts(
+        &self,
+        head: Vec<u8>,
+        parts: Vec<Part>,
+        tell: Option<usize>,
+        pool: &mut Pool,
+    ) {
+        if self.is_ending() {
+            return;
+        }
+        parts.iter().for_each(|part| pool.hold(part.buffer));
+        self.enqueue(head, parts, tell);
+    }
+
+    fn enqueue(&self, head: Vec<u8>, parts: Vec<Part>, tell: Option<usize>) {
+        if self.is_ending() {
+            return;
+        }
+        let payload: usize = parts.iter().map(|part| part.len).sum();
+        let total = head.len() + payload;
+        self.queued_bytes.set(self.queued_bytes.get() + total);
+        self.queue.borrow_mut().push_back(Frame {
+            head,
+            parts,
+            sent: 0,
+            total,
+            tell,
+        });
+        self.writable.notify();
+    }
+
+    /// Closes once everything queued has left, or by `by`.
+    pub(super) fn close_after_queue(&self, by: Time) {
+        self.closing.set(true);
+        self.handshake_by.set(Some(by));
+        self.writable.notify();
+    }
+
+    /// Everything has left: the other side sees the end of the stream. What it still sends is read and
+    /// dropped for a while, because a close with unread bytes would take back what was just sent.
+    fn end_sending(&self, now: Time) {
+        // SAFETY: as in `kill`; a dead connection does not come here.
+        unsafe { libc::shutdown(self.fd, libc::SHUT_WR) };
+        self.handshake_by.set(Some(now.plus_us(LINGER_US)));
+    }
+
+    /// Ends the connection now: both its tasks wake up to find it dead.
+    pub(super) fn kill(&self) {
+        if self.dead.replace(true) {
+            return;
+        }
+        // SAFETY: the descriptor is open: the reading task owns it and removes this connection from
+        // the core, after which nobody calls this, before it closes it.
+        unsafe { libc::shutdown(self.fd, libc::SHUT_RDWR) };
+        self.writable.notify();
+        self.progress.notify();
+    }
+
+    /// What was queued and never left, with the log that wants to hear of it.
+    pub(super) fn drop_queue(&self, pool: &mut Pool) -> Vec<(usize, usize)> {
+        let frames = std::mem::take(&mut *self.queue.borrow_mut());
+        self.queued_bytes.set(0);
+        let mut dropped = Vec::new();
+        for frame in frames {
+            dropped.extend(finish(&frame, pool));
+        }
+        dropped
+    }
+}
+
+/// Lets go of a frame's buffers; the log and the bytes to tell it of.
+fn finish(frame: &Frame, pool: &mut Pool) -> Option<(usize, usize)> {
+    frame.parts.iter().for_each(|part| pool.unhold(part.buffer));
+    let bytes = frame.total - frame.head.len();
+    frame
+        .tell
+        .filter(|_| !frame.parts.is_empty())
+        .map(|log| (log, bytes))
+}
+
+impl Frame {
+    /// What is left of the frame, piece by piece.
+    fn rest<'a>(&'a self, pool: &'a Pool) -> impl Iterator<Item = &'a [u8]> {
+        let head = std::iter::once(&self.head[..]);
+        let parts = self.parts.iter().map(|part| {
+            let bytes = pool.bytes(part.buffer);
+            &bytes[part.start..part.start + part.len]
+        });
+        let mut skip = self.sent;
+        head.chain(parts).filter_map(move |piece| {
+            let skipped = skip.min(piece.len());
+            skip -= skipped;
+            Some(&piece[skipped..]).filter(|rest| !rest.is_empty())
+        })
+    }
+}
+
+/// The writing task of a connection.
+pub(super) async fn write_all(core: Rc<Core>, connection: Rc<Connection>, mut stream: TcpStream) {
+    loop {
+        wait_for_work(&connection).await;
+        if connection.is_dead() {
+            break;
+        }
+        if connection.queue.borrow().is_empty() {
+            connection.end_sending(core.clock.now());
+            break;
+        }
+        let count = match gather(&core, &connection) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                wait_for_room(&core, &connection, &mut stream).await
+            }
+            done => done,
+        };
+        match count {
+            Ok(count) => advance(&core, &connection, count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                tracing::debug!(%error, peer = %connection.address, "connection lost");
+                connection.kill();
+                break;
+            }
+        }
+        glommio::yield_if_needed().await;
+    }
+}
+
+async fn wait_for_work(connection: &Connection) {
+    poll_fn(|context| {
+        let ready = connection.is_ending() || !connection.queue.borrow().is_empty();
+        if ready {
+            return Poll::Ready(());
+        }
+        connection.writable.register(context.waker());
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Sends as much of the queue as the socket takes.
+fn gather(core: &Core, connection: &Connection) -> io::Result<usize> {
+    let pool = core.pool.borrow();
+    let queue = connection.queue.borrow();
+    let mut pieces: Vec<libc::iovec> = Vec::with_capacity(PIECES);
+    let mut bytes = 0;
+    'frames: for frame in queue.iter() {
+        for piece in frame.rest(&pool) {
+            if pieces.len() == PIECES || bytes >= GATHER_BYTES {
+                break 'frames;
+            }
+            bytes += piece.len();
+            pieces.push(libc::iovec {
+                iov_base: piece.as_ptr() as *mut libc::c_void,
+                iov_len: piece.len(),
+            });
+        }
+    }
+    // SAFETY: a msghdr is integers and pointers; all zeros is a message without anything.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = pieces.as_mut_ptr();
+    message.msg_iovlen = pieces.len() as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the pieces are borrowed from `queue` and `pool` until the end of this function, and
+    // sendmsg only reads them.
+    let sent = unsafe { libc::sendmsg(connection.fd, &message, flags) };
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(sent as usize)
+    }
+}
+
+/// Waits until the socket takes the first piece of the queue, in whole or in part.
+async fn wait_for_room(
+    core: &Core,
+    connection: &Connection,
+    stream: &mut TcpStream,
+) -> io::Result<usize> {
+    poll_fn(|context| {
+        if connection.is_dead() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let pool = core.pool.borrow();
+        let queue = connection.queue.borrow();
+        let front = queue.front().expect("only this task removes frames");
+        let piece = front.rest(&pool).next().expect("a queued frame has a rest");
+        Pin::new(&mut *stream).poll_write(context, piece)
+    })
+    .await
+}
+
+/// So many bytes have left: frames that are done let go of their buffers.
+fn advance(core: &Core, connection: &Connection, count: usize) {
+    let mut left = count;
+    let mut told = Vec::new();
+    {
+        let mut pool = core.pool.borrow_mut();
+        let mut queue = connection.queue.borrow_mut();
+        while left > 0 {
+            let front = queue.front_mut().expect("no more leaves than was queued");
+            let step = left.min(front.total - front.sent);
+            front.sent += step;
+            left -= step;
+            if front.sent == front.total {
+                told.extend(finish(front, &mut pool));
+                queue.pop_front();
+            }
+        }
+        let queued = connection.queued_bytes.get();
+        connection.queued_bytes.set(queued - count);
+    }
+    connection.progress.notify();
+    core.memory_may_have_come_back();
+    for (log, bytes) in told {
+        let connection = connection.id;
+        core.deliver(log, Event::Sent { connection, bytes });
+    }
+}
+
+/// A second descriptor of a stream's socket, for the other task.
+pub(super) fn second_stream(stream: &TcpStream) -> io::Result<TcpStream> {
+    // SAFETY: the descriptor is open for the length of the call.
+    let fd = unsafe { libc::fcntl(stream.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the new descriptor belongs to nobody else.
+    Ok(unsafe { TcpStream::from_raw_fd(fd) })
+}

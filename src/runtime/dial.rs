@@ -1,0 +1,234 @@
+//! Dialing other nodes: data connections when a shard asks, control connections always.
+//!
+//! A peer's base port tells how many cores it listens with, and a core that does not own the log names the
+//! one that does; neither outlives the connection. Backoff of control connections starts short, so that
+//! a set that starts together is together soon. Read `peer.rs` for what happens on an open connection.
+
+use super::connection::{Connection, second_stream, write_all};
+use super::driver::Core;
+use super::peer::{self, hello, no_log};
+use super::reader::{ReadError, Reader};
+use super::server::tune;
+use crate::limits;
+use crate::shard::Event;
+use crate::types::{LogId, NodeId};
+use crate::wire::body::{Body, Channel, PROTOCOL};
+use crate::wire::code::Code;
+use glommio::net::TcpStream;
+use glommio::timer::sleep;
+use std::cell::Cell;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
+use std::time::Duration;
+
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+/// Redirections from core to core that are followed.
+const REDIRECTIONS: usize = 2;
+
+/// An open connection whose Hello was accepted.
+struct Dialed {
+    connection: Rc<Connection>,
+    reader: Reader,
+    /// Cores that the peer listens with.
+    cores: usize,
+}
+
+/// Why there is none.
+enum Refusal {
+    Io(io::Error),
+    /// The log lives on another port.
+    Port(u16),
+    Code(Code, [u64; 2]),
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Refusal {
+        Refusal::Io(error)
+    }
+}
+
+/// The task that opens the data connections that shards ask for: never ends.
+pub(super) async fn dial_for_shards(core: Rc<Core>) {
+    loop {
+        let asked = std::mem::take(&mut *core.dials.queue.borrow_mut());
+        for (local, node) in asked {
+            glommio::spawn_local(data(core.clone(), local, node)).detach();
+        }
+        core.dials.signal.wait().await;
+    }
+}
+
+async fn data(core: Rc<Core>, local: usize, node: NodeId) {
+    let log = core.logs()[local];
+    let mut port = None;
+    for _ in 0..=REDIRECTIONS {
+        match dial(&core, node, Channel::Data, log, port).await {
+            Ok(dialed) => {
+                run(&core, dialed, node, Channel::Data, vec![local]).await;
+                return;
+            }
+            Err(Refusal::Port(other)) => port = Some(other),
+            Err(refusal) => {
+                tell(node, &log.to_string(), &refusal);
+                break;
+            }
+        }
+    }
+    core.deliver(local, Event::DialFailed { peer: node });
+}
+
+/// The task that keeps one control connection to a core of a peer open: never ends.
+pub(super) async fn control(
+    core: Rc<Core>,
+    node: NodeId,
+    peer_core: usize,
+    others: Rc<Cell<usize>>,
+) {
+    let longest = Duration::from_millis(core.node.config.link.retry_backoff_ms);
+    let mut backoff = FIRST_BACKOFF.min(longest);
+    let log = no_log(&core);
+    loop {
+        let port = base_port(&core, node).map(|port| port + peer_core as u16);
+        match dial(&core, node, Channel::Control, log, port).await {
+            Ok(dialed) => {
+                backoff = FIRST_BACKOFF.min(longest);
+                let cores = dialed.cores.max(1);
+                // One task more for each further core that owns logs of this core.
+                for more in others.get()..cores {
+                    let next = control(core.clone(), node, more, others.clone());
+                    others.set(more + 1);
+                    let boxed: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(next);
+                    glommio::spawn_local(boxed).detach();
+                }
+                let logs = peer::shared_logs(&core, cores, peer_core);
+                run(&core, dialed, node, Channel::Control, logs).await;
+            }
+            Err(refusal) => {
+                tell(node, "control", &refusal);
+                if matches!(refusal, Refusal::Code(..)) {
+                    // Only an operator mends this.
+                    backoff = longest;
+                }
+            }
+        }
+        sleep(backoff).await;
+        backoff = (2 * backoff).min(longest);
+    }
+}
+
+/// Hands the frames of an open connection to its shards until it ends.
+async fn run(core: &Rc<Core>, dialed: Dialed, node: NodeId, channel: Channel, logs: Vec<usize>) {
+    let Dialed {
+        connection,
+        mut reader,
+        ..
+    } = dialed;
+    let ended = peer::serve(core, &connection, &mut reader, (node, channel, true), logs).await;
+    super::server::end(core, &connection, &mut reader, ended).await;
+}
+
+async fn dial(
+    core: &Rc<Core>,
+    node: NodeId,
+    channel: Channel,
+    log: LogId,
+    port: Option<u16>,
+) -> Result<Dialed, Refusal> {
+    let mut address = resolve(core, node).await?;
+    if let Some(port) = port {
+        address.set_port(port);
+    }
+    let longest = Duration::from_millis(limits::HANDSHAKE_MS);
+    let stream = TcpStream::connect_timeout(address, longest).await;
+    let stream = stream.map_err(|error| io::Error::other(error.to_string()))?;
+    tune(&stream);
+    let (connection, mut reader) = open(core, stream, address)?;
+    connection.send_body(hello(core, node, channel), 0, log);
+    match answer(core, &mut reader, node).await {
+        Ok(cores) => Ok(Dialed {
+            connection,
+            reader,
+            cores,
+        }),
+        Err(refusal) => {
+            core.connection_down(&connection);
+            Err(refusal)
+        }
+    }
+}
+
+/// Registers a connection and starts its writing task.
+pub(super) fn open(
+    core: &Rc<Core>,
+    stream: TcpStream,
+    address: SocketAddr,
+) -> io::Result<(Rc<Connection>, Reader)> {
+    let by = core.clock.now().plus_us(limits::HANDSHAKE_MS * 1000);
+    let writing = second_stream(&stream)?;
+    let id = core.new_connection_id();
+    let connection = Rc::new(Connection::new(id, address, &stream, by));
+    core.connections.borrow_mut().insert(id, connection.clone());
+    glommio::spawn_local(write_all(core.clone(), connection.clone(), writing)).detach();
+    let reader = Reader::new(core.clone(), connection.clone(), stream);
+    Ok((connection, reader))
+}
+
+async fn answer(core: &Core, reader: &mut Reader, node: NodeId) -> Result<usize, Refusal> {
+    let incoming = reader.frame().await.map_err(|error| match error {
+        ReadError::Io(error) => Refusal::Io(error),
+        other => Refusal::Io(io::Error::other(other.to_string())),
+    })?;
+    reader
+        .skip(incoming.header.payload_len)
+        .await
+        .map_err(|error| io::Error::other(error.to_string()))?;
+    let here = u64::from(core.node.config.node.id.0);
+    match incoming.body {
+        Some(Ok(Body::HelloOk(ok))) if ok.protocol != PROTOCOL => {
+            let versions = [u64::from(PROTOCOL), u64::from(ok.protocol)];
+            Err(Refusal::Code(Code::WrongVersion, versions))
+        }
+        Some(Ok(Body::HelloOk(ok))) if ok.node != node => {
+            Err(Refusal::Code(Code::WrongNode, [here, u64::from(ok.node.0)]))
+        }
+        Some(Ok(Body::HelloOk(ok))) => Ok(usize::from(ok.cores)),
+        Some(Ok(Body::Error(error))) => Err(match Code::from_number(error.code) {
+            Some(Code::WrongCore) if error.detail > 0 && error.detail <= 65_535 => {
+                Refusal::Port(error.detail as u16)
+            }
+            Some(code) => Refusal::Code(code, [error.detail, error.detail_two]),
+            None => Refusal::Code(Code::Unsupported, [u64::from(error.code), 0]),
+        }),
+        _ => Err(Refusal::Code(Code::WrongDirection, [0, 0])),
+    }
+}
+
+fn tell(node: NodeId, what: &str, refusal: &Refusal) {
+    match refusal {
+        Refusal::Io(error) => tracing::debug!(%node, what, %error, "no connection"),
+        Refusal::Port(port) => tracing::warn!(%node, what, port, "sent from core to core"),
+        Refusal::Code(code, [one, two]) => {
+            let (text, mend) = (code.text(), code.mend());
+            tracing::warn!(%node, what, there = one, here = two, "refused: {text}; mend: {mend}");
+        }
+    }
+}
+
+fn base_port(core: &Core, node: NodeId) -> Option<u16> {
+    let address = core.node.config.cluster.address(node)?;
+    address.rsplit_once(':')?.1.parse().ok()
+}
+
+/// The address of a node now: names are looked up at every dial, on a blocking thread.
+async fn resolve(core: &Core, node: NodeId) -> io::Result<SocketAddr> {
+    let address = core.node.config.cluster.address(node);
+    let address = address.expect("a dialed node is configured").to_owned();
+    if let Ok(numeric) = address.parse() {
+        return Ok(numeric);
+    }
+    let found = glommio::executor()
+        .spawn_blocking(move || address.to_socket_addrs().map(|mut all| all.next()))
+        .await?;
+    found.ok_or_else(|| io::ErrorKind::NotFound.into())
+}

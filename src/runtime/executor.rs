@@ -1,0 +1,211 @@
+//! One executor: what runs on one core from its first moment to its last.
+//!
+//! Builds the ring, the pool, the disk and the shards of the core, starts their tasks, opens the port and
+//! waits for a stop. The order matters: the kernel's workers get their CPUs before anything needs one, and
+//! the port opens when everything behind it is there.
+
+use super::buffers::Pool;
+use super::dial;
+use super::disk::Disk;
+use super::driver::Core;
+use super::files::{Place, open_direct};
+use super::local::Clock;
+use super::node::Node;
+use super::preflight::refused_address;
+use super::ring::Ring;
+use super::server;
+use crate::config::ConfigError;
+use crate::limits;
+use crate::shard::{FileEntry, FileName, LinkConfig, Shard, ShardConfig, WalConfig};
+use crate::types::{LogId, ShardId};
+use glommio::io::BufferedFile;
+use glommio::net::TcpListener;
+use glommio::timer::sleep;
+use socket2::Socket;
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Operations in the ring at once; more wait in a queue.
+const RING_DEPTH: u32 = 256;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// Blocking threads of a core, and so file operations at once.
+pub(super) const BLOCKING_THREADS: usize = 2;
+/// How long answers may take to leave when the node stops.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// A log of this core before its shard exists.
+pub(super) struct Prepared {
+    pub(super) log: LogId,
+    pub(super) place: Place,
+    pub(super) files: Vec<FileEntry>,
+}
+
+/// Runs a core until it has stopped cleanly.
+pub(super) async fn run(
+    index: usize,
+    node: Arc<Node>,
+    prepared: Vec<Prepared>,
+    socket: Socket,
+) -> Result<(), ConfigError> {
+    let fail = |error: io::Error| {
+        let rule = "io_uring and eventfd must work";
+        ConfigError::new("io_uring", error, rule, "see the error")
+    };
+    // The first park takes about 10 ms; now nobody waits for it.
+    sleep(Duration::from_millis(1)).await;
+    let (ring, eventfd) = Ring::new(RING_DEPTH, &node.cpus).map_err(fail)?;
+    let core = build(index, node, ring, prepared)?;
+    start_tasks(&core, eventfd);
+    let address = listen(&core, socket)?;
+    tracing::info!(core = index, %address, "listening");
+    core.stopped.wait().await;
+    let queued = || {
+        core.connections
+            .borrow()
+            .values()
+            .any(|c| c.queued_bytes() > 0)
+    };
+    let until = core.clock.now().plus_us(LAST_WORDS.as_micros() as u64);
+    while queued() && core.clock.now() < until {
+        sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+fn build(
+    index: usize,
+    node: Arc<Node>,
+    ring: Ring,
+    prepared: Vec<Prepared>,
+) -> Result<Rc<Core>, ConfigError> {
+    let clock = Clock::new();
+    let mut disk = Disk::new(ring, node.spares.clone());
+    let mut shards = Vec::new();
+    for log in prepared {
+        let path = log.place.path(FileName::Checkpoint);
+        let checkpoint = open_direct(&path, false, log.place.dsync).map_err(|error| {
+            let rule = "the checkpoint must open with O_DIRECT";
+            let value = format!("{} ({error})", path.display());
+            ConfigError::new("node.data_dir", value, rule, "see the error")
+        })?;
+        disk.add_log(log.place, checkpoint);
+        let config = shard_config(&node, log.log);
+        shards.push((log.log, Shard::new(config, log.files, clock.now())));
+    }
+    let config = &node.config;
+    let block = (config.log.max_batch_bytes + limits::BLOCK_HEADER).max(config.log.max_block_bytes);
+    let budget = limits::core_buffer_bytes(
+        shards.len(),
+        config.cluster.nodes.len(),
+        block,
+        config.log.write_depth,
+        config.link.initial_credit_bytes,
+    );
+    let pool = Pool::new(budget);
+    Ok(Rc::new(Core::new(index, node, pool, disk, shards, clock)))
+}
+
+fn shard_config(node: &Node, log: LogId) -> ShardConfig {
+    let config = &node.config;
+    let link = LinkConfig {
+        initial_credit: config.link.initial_credit,
+        initial_credit_bytes: config.link.initial_credit_bytes,
+        rpc_timeout_us: config.link.rpc_timeout_ms * 1000,
+        retry_backoff_us: config.link.retry_backoff_ms * 1000,
+        ..LinkConfig::default()
+    };
+    let wal = WalConfig {
+        segment_bytes: config.log.segment_bytes,
+        max_block_bytes: config.log.max_block_bytes,
+        max_batch_bytes: config.log.max_batch_bytes,
+        max_block_records: config.log.max_block_records,
+        write_depth: config.log.write_depth,
+        batch_timeout_us: config.log.batch_timeout_ms * 1000,
+        boot_id: node.boot_id,
+        writes_survive: config.log.dsync,
+        ..WalConfig::with_defaults(log, config.cluster.members())
+    };
+    ShardConfig {
+        node: config.node.id,
+        leader: config.cluster.leader(log.shard),
+        wal,
+        link,
+        new_member: node.new_member,
+    }
+}
+
+fn start_tasks(core: &Rc<Core>, eventfd: OwnedFd) {
+    let listener = core.clone();
+    glommio::spawn_local(async move {
+        let metronome = listener.node.metronomes[listener.index].clone();
+        metronome.listen(|| listener.stop()).await;
+    })
+    .detach();
+    glommio::spawn_local(core.clone().collect_for_ever()).detach();
+    glommio::spawn_local(core.clone().keep_time()).detach();
+    glommio::spawn_local(hear_completions(core.clone(), eventfd)).detach();
+    for _ in 0..BLOCKING_THREADS {
+        glommio::spawn_local(carry_out_requests(core.clone())).detach();
+    }
+    glommio::spawn_local(server::watch(core.clone())).detach();
+    glommio::spawn_local(dial::dial_for_shards(core.clone())).detach();
+    let config = &core.node.config;
+    let peers = config.cluster.members().into_iter();
+    for node in peers.filter(|node| *node != config.node.id) {
+        let known_cores = Rc::new(Cell::new(1));
+        glommio::spawn_local(dial::control(core.clone(), node, 0, known_cores)).detach();
+    }
+}
+
+/// Opens the port.
+fn listen(core: &Rc<Core>, socket: Socket) -> Result<std::net::SocketAddr, ConfigError> {
+    let address = socket
+        .local_addr()
+        .ok()
+        .and_then(|address| address.as_socket());
+    let address = address.expect("a bound socket has an address");
+    socket
+        .listen(BACKLOG)
+        .map_err(|error| refused_address(address, &error))?;
+    // SAFETY: the descriptor was given up by `socket` and belongs to nobody else.
+    let listener = unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) };
+    glommio::spawn_local(server::accept(core.clone(), listener)).detach();
+    Ok(address)
+}
+
+/// Waits for completions of the ring: never ends.
+async fn hear_completions(core: Rc<Core>, eventfd: OwnedFd) {
+    // SAFETY: the descriptor was given up by `eventfd` and belongs to nobody else.
+    let file = unsafe { BufferedFile::from_raw_fd(eventfd.into_raw_fd()) };
+    loop {
+        if let Err(error) = file.read_at(0, size_of::<u64>()).await {
+            tracing::debug!(%error, "the ring's eventfd");
+        }
+        core.disk_is_ready();
+    }
+}
+
+/// Hands file operations to a blocking thread, one at a time: never ends.
+async fn carry_out_requests(core: Rc<Core>) {
+    let requests = core.disk.borrow().requests();
+    loop {
+        let request = requests.next().await;
+        let outcome = glommio::executor()
+            .spawn_blocking(move || request.carry_out())
+            .await;
+        core.disk_finished(outcome);
+    }
+}
+
+/// The log of a shard in a set.
+pub(super) fn log_of(node_cluster: crate::types::OriginId, shard: u16) -> LogId {
+    LogId {
+        origin: node_cluster,
+        shard: ShardId(shard),
+    }
+}

@@ -1,0 +1,147 @@
+//! Whose data directory it is: `node.toml`, written once, and the lock of the running process.
+//!
+//! A data directory belongs to one node of one cluster with one number of shards, for ever; one process at a
+//! time uses it. The lock is the kernel's (`flock`), so it ends with the process, however that ends.
+
+use super::files::{create_directory, rename_new, sync_directory};
+use crate::config::{Config, ConfigError};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Version of everything in the directory.
+const FORMAT: u32 = 1;
+
+#[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Identity {
+    format: u32,
+    cluster: u32,
+    node: u32,
+    shards: u16,
+}
+
+/// Takes the directory for this process, as long as the file is open.
+pub fn lock(directory: &Path) -> Result<File, ConfigError> {
+    let fail = |value: String, rule: &str, mend: &str| {
+        Err(ConfigError::new("node.data_dir", value, rule, mend))
+    };
+    let path = directory.join("lock");
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path);
+    let file = match file {
+        Ok(file) => file,
+        Err(error) => {
+            let value = format!("{} ({error})", path.display());
+            return fail(value, "its lock must be writable", "correct its owner");
+        }
+    };
+    // SAFETY: takes integers only; the descriptor is open.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(file);
+    }
+    let value = directory.display().to_string();
+    let rule = "one process at a time may use a data directory, and another one does";
+    fail(value, rule, "stop that process, or name another directory")
+}
+
+/// Whether the directory belongs to the configured node; writes that down if nobody did before and
+/// `write` is set.
+pub fn check(config: &Config, write: bool) -> Result<(), ConfigError> {
+    let directory = &config.node.data_dir;
+    let ours = Identity {
+        format: FORMAT,
+        cluster: config.cluster.id.0,
+        node: config.node.id.0,
+        shards: config.cluster.shards,
+    };
+    let path = directory.join("node.toml");
+    let fail = |value: String, rule: &str, mend: &str| {
+        Err(ConfigError::new("node.data_dir", value, rule, mend))
+    };
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if !write {
+                return Ok(());
+            }
+            return write_down(directory, &ours).or_else(|error| {
+                let value = format!("{} ({error})", path.display());
+                fail(
+                    value,
+                    "node.toml must be writable",
+                    "correct its owner or its disk",
+                )
+            });
+        }
+        Err(error) => {
+            let value = format!("{} ({error})", path.display());
+            return fail(
+                value,
+                "node.toml must be readable",
+                "correct its owner or its disk",
+            );
+        }
+    };
+    let found: Identity = match toml::from_str(&text) {
+        Ok(found) => found,
+        Err(error) => {
+            let value = format!("{} ({})", path.display(), error.message());
+            let rule = "node.toml must be as it was written";
+            return fail(
+                value,
+                rule,
+                "restore it from what `millrace status` last said",
+            );
+        }
+    };
+    for (what, key, theirs, ours) in [
+        (
+            "format",
+            "the version of millrace",
+            u64::from(found.format),
+            u64::from(ours.format),
+        ),
+        (
+            "cluster",
+            "cluster.id",
+            found.cluster.into(),
+            ours.cluster.into(),
+        ),
+        ("node", "node.id", found.node.into(), ours.node.into()),
+        (
+            "shards",
+            "cluster.shards",
+            found.shards.into(),
+            ours.shards.into(),
+        ),
+    ] {
+        if theirs != ours {
+            let directory = directory.display();
+            let value = format!("{directory} (its {what} is {theirs}, {key} is {ours})");
+            let rule = "a data directory belongs to one node of one cluster";
+            return fail(
+                value,
+                rule,
+                &format!("name another directory or correct {key}"),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn write_down(directory: &Path, identity: &Identity) -> io::Result<()> {
+    create_directory(directory)?;
+    let text = toml::to_string(identity).map_err(io::Error::other)?;
+    let unfinished = directory.join("node.toml.new");
+    let mut file = File::create(&unfinished)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    rename_new(&unfinished, &directory.join("node.toml"))?;
+    sync_directory(directory)
+}

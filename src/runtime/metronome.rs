@@ -1,0 +1,100 @@
+//! A thread that wakes a parked task of every executor, and so every executor.
+//!
+//! An executor can park while tasks of it are ready to run: when its preemption timer fires between its look
+//! at the I/O and its look at the queues, it takes "ran nothing" for "nothing to run". Only an event from
+//! outside gets it going again. So one plain thread pokes each executor once a millisecond while it has
+//! work, less often when it is idle. A poke that was not taken yet is not repeated: wakers are counted in
+//! 16 bits. The same task hears of a stop.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+const BEAT: Duration = Duration::from_millis(1);
+/// Beats after its last turn for which an executor counts as busy.
+const BUSY_BEATS: u32 = 20;
+/// An idle executor is poked at every so many beats.
+const IDLE_BEATS: u32 = 10;
+
+/// What the thread and one executor share.
+#[derive(Debug, Default)]
+pub(super) struct Metronome {
+    /// A poke is on its way.
+    poked: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+    turns: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Metronome {
+    /// The executor has done something.
+    pub(super) fn turned(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Asks the executor to stop.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.poke();
+    }
+
+    fn poke(&self) {
+        if self.poked.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let waker = self.waker.lock().expect("the lock is not poisoned");
+        match &*waker {
+            Some(waker) => waker.wake_by_ref(),
+            None => self.poked.store(false, Ordering::Release),
+        }
+    }
+
+    /// The task that is woken: calls `stop` once when a stop was asked for, and never ends.
+    pub(super) async fn listen(&self, stop: impl Fn()) {
+        let mut told = false;
+        poll_fn(|context| {
+            {
+                let mut waker = self.waker.lock().expect("the lock is not poisoned");
+                if waker.is_none() {
+                    *waker = Some(context.waker().clone());
+                }
+            }
+            self.poked.store(false, Ordering::Release);
+            if self.stop.load(Ordering::Acquire) && !told {
+                told = true;
+                stop();
+            }
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start(metronomes: Vec<Arc<Metronome>>) -> std::io::Result<()> {
+    let beat = move || {
+        let mut seen = vec![(0, 0_u32); metronomes.len()];
+        loop {
+            thread::sleep(BEAT);
+            for (metronome, (turns, quiet)) in metronomes.iter().zip(&mut seen) {
+                let now = metronome.turns.load(Ordering::Relaxed);
+                *quiet = if *turns == now {
+                    quiet.wrapping_add(1)
+                } else {
+                    0
+                };
+                *turns = now;
+                if *quiet < BUSY_BEATS || quiet.is_multiple_of(IDLE_BEATS) {
+                    metronome.poke();
+                }
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("metronome".to_owned())
+        .spawn(beat)?;
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! What all threads of a node share: configuration, spares, snapshots for status.
+//!
+//! Read-only after the start but for counters and for the snapshots, which each core publishes about itself
+//! and others read. No core ever waits for another one here.
+
+use super::metronome::Metronome;
+use super::spares::Spares;
+use crate::config::Config;
+use crate::shard::ShardStatus;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+/// One node.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) config: Config,
+    pub(super) fingerprint: u32,
+    pub(super) spares: Arc<Spares>,
+    /// One for each core.
+    pub(super) metronomes: Vec<Arc<Metronome>>,
+    /// What each core last said of its shards.
+    pub(super) published: Vec<Mutex<Vec<ShardStatus>>>,
+    pub(super) counters: Counters,
+    /// Boot id of the running kernel.
+    pub(super) boot_id: [u8; 16],
+    /// The operator says that this node's blank disk is a new one.
+    pub(super) new_member: bool,
+    /// Every CPU that the process may use.
+    pub(super) cpus: Vec<usize>,
+}
+
+/// Counts of the process since its start.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    /// Frames refused for their CRC or lengths.
+    pub(super) bad_frames: AtomicU64,
+    /// Frames of an unknown type.
+    pub(super) unknown_frames: AtomicU64,
+    /// Hellos refused.
+    pub(super) refused_peers: AtomicU64,
+    /// Connections accepted.
+    pub(super) accepted: AtomicU64,
+}

@@ -1,0 +1,307 @@
+//! Connections between nodes: the Hello in both directions, then frames to the shards.
+//!
+//! A data connection belongs to one log and is dialed when its shard asks. A control connection belongs to
+//! one core here and one core there and carries every log that both own; each node dials one to every
+//! other and dials again with backoff. A Hello that names another protocol, cluster, node or other
+//! cluster facts is refused with both values. Read `dial.rs` for the dialing side.
+
+use super::client::port_of;
+use super::connection::{Connection, Kind};
+use super::driver::Core;
+use super::reader::{Incoming, ReadError, Reader};
+use crate::limits;
+use crate::shard::Event;
+use crate::types::{LogId, NodeId, ShardId};
+use crate::wire::body::{Body, Channel, Hello, HelloOk, PROTOCOL};
+use crate::wire::code::Code;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+/// The frames of an accepted connection whose first one was a Hello.
+pub(super) async fn serve_accepted(
+    core: &Rc<Core>,
+    connection: &Rc<Connection>,
+    reader: &mut Reader,
+    hello: &Hello,
+    log: LogId,
+) -> Result<(), ReadError> {
+    if let Err((code, details)) = check(core, hello, log) {
+        core.node
+            .counters
+            .refused_peers
+            .fetch_add(1, Ordering::Relaxed);
+        if code != Code::WrongCore {
+            let (address, node) = (connection.address, hello.node);
+            tracing::warn!(%address, %node, here = details[0], there = details[1],
+                "peer refused: {}; mend: {}", code.text(), code.mend());
+        }
+        connection.refuse(code, details, 0, log);
+        connection.close_after_queue(core.close_by());
+        return Ok(());
+    }
+    let config = &core.node.config;
+    let answer = HelloOk {
+        protocol: PROTOCOL,
+        node: config.node.id,
+        cores: config.cores.count as u16,
+        capabilities: 0,
+    };
+    connection.send_body(answer, 0, log);
+    let logs = match (hello.channel, config.cores.count) {
+        (Channel::Data, _) => vec![core.local(log).expect("checked above")],
+        (Channel::Control, 1) => (0..core.logs().len()).collect(),
+        // Which logs it carries depends on the peer's cores: each is told at its first frame.
+        (Channel::Control, _) => Vec::new(),
+    };
+    let (node, channel) = (hello.node, hello.channel);
+    serve(core, connection, reader, (node, channel, false), logs).await
+}
+
+/// Why a Hello is refused, with this side's value and the other's.
+fn check(core: &Core, hello: &Hello, log: LogId) -> Result<(), (Code, [u64; 2])> {
+    let config = &core.node.config;
+    let (here, there) = (config.cluster.id.0, hello.cluster.0);
+    if hello.protocol != PROTOCOL {
+        let versions = [u64::from(PROTOCOL), u64::from(hello.protocol)];
+        return Err((Code::WrongVersion, versions));
+    }
+    if here != there {
+        return Err((Code::WrongCluster, [u64::from(here), u64::from(there)]));
+    }
+    let known = config.cluster.address(hello.node).is_some();
+    if hello.target != config.node.id || hello.node == config.node.id || !known {
+        let nodes = [u64::from(config.node.id.0), u64::from(hello.target.0)];
+        return Err((Code::WrongNode, nodes));
+    }
+    if hello.fingerprint != core.node.fingerprint {
+        let prints = [
+            u64::from(core.node.fingerprint),
+            u64::from(hello.fingerprint),
+        ];
+        return Err((Code::WrongFingerprint, prints));
+    }
+    if hello.channel == Channel::Data && core.local(log).is_none() {
+        return Err(match core.owner(log.shard) {
+            Some(owner) if log.origin == config.cluster.id => {
+                (Code::WrongCore, [u64::from(port_of(config, owner)), 0])
+            }
+            _ => (Code::UnknownLog, [0, 0]),
+        });
+    }
+    Ok(())
+}
+
+/// The logs of this core that a control connection to one core of a node with `cores` carries.
+pub(super) fn shared_logs(core: &Core, cores: usize, peer_core: usize) -> Vec<usize> {
+    let owned = |log: &LogId| usize::from(log.shard.0) % cores == peer_core;
+    let logs = core.logs().iter().enumerate();
+    logs.filter(|(_, log)| owned(log))
+        .map(|(index, _)| index)
+        .collect()
+}
+
+/// Tells the shards of an open connection and hands them its frames until it ends.
+pub(super) async fn serve(
+    core: &Rc<Core>,
+    connection: &Rc<Connection>,
+    reader: &mut Reader,
+    (node, channel, dialed): (NodeId, Channel, bool),
+    logs: Vec<usize>,
+) -> Result<(), ReadError> {
+    connection.handshake_by.set(None);
+    connection.kind.set(Kind::Peer {
+        node,
+        channel,
+        dialed,
+    });
+    for local in logs {
+        introduce(core, connection, local);
+    }
+    loop {
+        glommio::yield_if_needed().await;
+        let incoming = reader.frame().await?;
+        if connection.is_ending() || !handle(core, connection, reader, incoming).await? {
+            return Ok(());
+        }
+    }
+}
+
+/// Tells a shard of the connection, once.
+fn introduce(core: &Core, connection: &Connection, local: usize) {
+    let Kind::Peer {
+        node,
+        channel,
+        dialed,
+    } = connection.kind.get()
+    else {
+        return;
+    };
+    if connection.known_to.borrow_mut().insert(local) {
+        let event = Event::PeerUp {
+            peer: node,
+            connection: connection.id,
+            channel,
+            dialed,
+        };
+        core.deliver(local, event);
+    }
+}
+
+/// Handles one frame; false if it ends the connection.
+async fn handle(
+    core: &Rc<Core>,
+    connection: &Rc<Connection>,
+    reader: &mut Reader,
+    incoming: Incoming,
+) -> Result<bool, ReadError> {
+    let (header, log) = (incoming.header, incoming.header.log);
+    let body = match incoming.body {
+        Some(Ok(body)) => body,
+        Some(Err(_)) => {
+            core.node
+                .counters
+                .bad_frames
+                .fetch_add(1, Ordering::Relaxed);
+            connection.refuse(Code::BadFrame, [0, 0], header.correlation, log);
+            connection.close_after_queue(core.close_by());
+            return Ok(false);
+        }
+        None => {
+            core.node
+                .counters
+                .unknown_frames
+                .fetch_add(1, Ordering::Relaxed);
+            reader.skip(header.payload_len).await?;
+            connection.refuse(Code::Unsupported, [0, 0], header.correlation, log);
+            return Ok(true);
+        }
+    };
+    if let Body::Error(error) = &body {
+        let code = Code::from_number(error.code).map_or("an unknown code", Code::name);
+        tracing::warn!(%log, peer = %connection.address, code, "the peer refuses");
+        reader.skip(header.payload_len).await?;
+        return Ok(true);
+    }
+    if !may_send(connection, &body) {
+        tracing::warn!(frame = body.name(), peer = %connection.address, "wrong direction");
+        connection.refuse(Code::WrongDirection, [0, 0], header.correlation, log);
+        connection.close_after_queue(core.close_by());
+        return Ok(false);
+    }
+    let Some(local) = core.local(log) else {
+        reader.skip(header.payload_len).await?;
+        connection.refuse(Code::UnknownLog, [0, 0], header.correlation, log);
+        return Ok(true);
+    };
+    let payload = match run_of(&body) {
+        Some((count, room)) => {
+            match read_run(core, connection, reader, (count, room), header.payload_len).await? {
+                Some(payload) => Some(payload),
+                None => return Ok(false),
+            }
+        }
+        None => {
+            reader.skip(header.payload_len).await?;
+            None
+        }
+    };
+    if connection.is_ending() {
+        if let Some((buffer, _)) = payload {
+            core.pool.borrow_mut().release(buffer);
+        }
+        return Ok(false);
+    }
+    introduce(core, connection, local);
+    let event = Event::Frame {
+        connection: connection.id,
+        body,
+        payload,
+    };
+    core.deliver(local, event);
+    Ok(true)
+}
+
+/// Count and padded bytes of the run of blocks that a frame carries.
+fn run_of(body: &Body) -> Option<(u32, usize)> {
+    match body {
+        Body::Replicate(body) if body.count > 0 => Some((body.count, body.padded_len as usize)),
+        Body::FetchOk(body) if body.count > 0 => Some((body.count, body.padded_len as usize)),
+        _ => None,
+    }
+}
+
+async fn read_run(
+    core: &Rc<Core>,
+    connection: &Rc<Connection>,
+    reader: &mut Reader,
+    (count, room): (u32, usize),
+    payload: usize,
+) -> Result<Option<(crate::types::BufferId, usize)>, ReadError> {
+    let whole = room > 0 && room.is_multiple_of(limits::DISK_ALIGNMENT);
+    if !whole || room > limits::MAX_BUFFER_BYTES || count == 0 {
+        core.node
+            .counters
+            .bad_frames
+            .fetch_add(1, Ordering::Relaxed);
+        connection.refuse(Code::BadFrame, [room as u64, 0], 0, LogId::default());
+        connection.close_after_queue(core.close_by());
+        return Ok(None);
+    }
+    let Some(buffer) = reader.run_buffer(room).await else {
+        return Ok(None);
+    };
+    match reader.read_run(buffer, count, payload, room).await {
+        Ok(()) => Ok(Some((buffer, room))),
+        Err(error) => {
+            core.pool.borrow_mut().release(buffer);
+            Err(error)
+        }
+    }
+}
+
+/// Whether the other side may send such a frame on this connection: see the table in `body.rs`.
+fn may_send(connection: &Connection, body: &Body) -> bool {
+    let Kind::Peer {
+        channel, dialed, ..
+    } = connection.kind.get()
+    else {
+        return false;
+    };
+    match (channel, body) {
+        (Channel::Control, Body::Ping(_) | Body::Pong(_)) => true,
+        (Channel::Data, Body::Where(_) | Body::Replicate(_) | Body::Fetch(_)) => !dialed,
+        (
+            Channel::Data,
+            Body::Position(_)
+            | Body::ReplicateOk(_)
+            | Body::Nack(_)
+            | Body::Limits(_)
+            | Body::Pause(_)
+            | Body::Resume(_)
+            | Body::FetchOk(_),
+        ) => dialed,
+        _ => false,
+    }
+}
+
+/// The Hello of this core.
+pub(super) fn hello(core: &Core, target: NodeId, channel: Channel) -> Hello {
+    let config = &core.node.config;
+    Hello {
+        protocol: PROTOCOL,
+        cluster: config.cluster.id,
+        node: config.node.id,
+        target,
+        channel,
+        fingerprint: core.node.fingerprint,
+        capabilities: 0,
+    }
+}
+
+/// The log named in the header of a control connection's Hello: none in particular.
+pub(super) fn no_log(core: &Core) -> LogId {
+    LogId {
+        origin: core.node.config.cluster.id,
+        shard: ShardId(0),
+    }
+}

@@ -1,0 +1,196 @@
+//! Everything that can be known to be wrong before the first executor runs, in words of our own.
+//!
+//! The executor answers a missing io_uring with a panic about old kernels, and a full memlock limit with a
+//! number pair; an operator gets one line instead that names the rule and the mend. Each check reads,
+//! tries and leaves nothing behind. Read `identity.rs` for the data directory's owner.
+
+use super::files::{AlignedBytes, create_directory};
+use crate::config::{Config, ConfigError};
+use crate::limits::DISK_ALIGNMENT;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+/// What an executor needs of locked memory, whoever runs it.
+const MEMLOCK_BYTES: u64 = 512 << 10;
+
+/// Whether io_uring may be used here.
+pub fn io_uring() -> Result<(), ConfigError> {
+    let Err(error) = io_uring::IoUring::new(8) else {
+        return Ok(());
+    };
+    let rule = "io_uring must be allowed (Linux 5.8 or newer)";
+    let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+    let disabled = disabled.unwrap_or_default().trim().to_owned();
+    let mend = match error.raw_os_error() {
+        Some(libc::ENOSYS) => "use a newer kernel, or a seccomp profile that allows io_uring",
+        Some(libc::EPERM | libc::EACCES) if !matches!(disabled.as_str(), "" | "0") => {
+            "set sysctl kernel.io_uring_disabled=0"
+        }
+        Some(libc::EPERM | libc::EACCES) => {
+            "allow io_uring in the seccomp profile of the container or service"
+        }
+        Some(libc::ENOMEM) => "raise the memlock limit (ulimit -l)",
+        _ => "see the error",
+    };
+    Err(ConfigError::new("io_uring", error, rule, mend))
+}
+
+/// Whether the process may lock as much memory as its executors need.
+pub fn memlock() -> Result<(), ConfigError> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the call fills in the struct that it is given.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    if result == 0 && limit.rlim_cur < MEMLOCK_BYTES {
+        let value = format!("{} bytes", limit.rlim_cur);
+        let rule = format!("io_uring needs at least {MEMLOCK_BYTES} bytes of locked memory");
+        let mend = "raise it: ulimit -l 8192, or LimitMEMLOCK=8M in the service";
+        return Err(ConfigError::new("memlock limit", value, rule, mend));
+    }
+    Ok(())
+}
+
+/// The CPU of each executor, and every CPU that the process may use.
+pub fn cpus(config: &Config) -> Result<(Vec<usize>, Vec<usize>), ConfigError> {
+    let allowed = core_affinity::get_core_ids().unwrap_or_default();
+    let allowed: Vec<usize> = allowed.into_iter().map(|core| core.id).collect();
+    let cores = &config.cores;
+    let list = |cpus: &[usize]| {
+        let names: Vec<String> = cpus.iter().map(usize::to_string).collect();
+        names.join(",")
+    };
+    if cores.count > allowed.len() {
+        let value = format!("{} and CPUs {}", cores.count, list(&allowed));
+        let keys = "cores.count and the process's CPU mask";
+        let rule = "each executor has a CPU of its own";
+        let mend = "lower cores.count or widen the mask (taskset, cpuset)";
+        return Err(ConfigError::new(keys, value, rule, mend));
+    }
+    if let Some(cpu) = cores.cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+        let rule = format!("the process may only use CPUs {}", list(&allowed));
+        let mend = "name one of them or widen the mask";
+        return Err(ConfigError::new("cores.cpus", cpu, rule, mend));
+    }
+    let chosen = if cores.cpus.is_empty() {
+        // Several nodes on one machine start at different CPUs, so that they share evenly.
+        let first = config.node.id.0 as usize * cores.count;
+        let chosen = (0..cores.count).map(|index| allowed[(first + index) % allowed.len()]);
+        chosen.collect()
+    } else {
+        cores.cpus.clone()
+    };
+    Ok((chosen, allowed))
+}
+
+/// Whether the data directory can be made, written and read with direct I/O.
+pub fn data_directory(path: &Path) -> Result<(), ConfigError> {
+    create_directory(path).map_err(|error| {
+        let mend = "create it, or correct its owner";
+        refused_directory(
+            path,
+            &error,
+            "must be a directory that this user can write",
+            mend,
+        )
+    })?;
+    existing_directory(path)
+}
+
+/// Whether a directory can be written and read with direct I/O. Leaves nothing in it.
+pub fn existing_directory(path: &Path) -> Result<(), ConfigError> {
+    direct_io(path).map_err(|error| {
+        let (rule, mend) = match error.raw_os_error() {
+            Some(libc::EINVAL | libc::EOPNOTSUPP) => (
+                "its file system must support O_DIRECT",
+                "use a directory on ext4 or xfs",
+            ),
+            Some(libc::ENOSPC | libc::EDQUOT) => ("must have space left", "free some space"),
+            Some(libc::ENOENT) => ("must exist", "create it, or correct the path"),
+            _ => (
+                "must be a directory that this user can write",
+                "correct its owner or its mount options",
+            ),
+        };
+        refused_directory(path, &error, rule, mend)
+    })
+}
+
+fn refused_directory(path: &Path, error: &io::Error, rule: &str, mend: &str) -> ConfigError {
+    let value = format!("{} ({error})", path.display());
+    ConfigError::new("node.data_dir", value, rule, mend)
+}
+
+/// Writes and reads one aligned block of a file without a name.
+fn direct_io(path: &Path) -> io::Result<()> {
+    let flags = libc::O_TMPFILE | libc::O_DIRECT | libc::O_DSYNC;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(flags)
+        .open(path)?;
+    let mut block = AlignedBytes::zeroed(DISK_ALIGNMENT);
+    block.bytes_mut().fill(0xA5);
+    file.write_all_at(block.bytes(), 0)?;
+    block.bytes_mut().fill(0);
+    file.read_exact_at(block.bytes_mut(), 0)?;
+    if block.bytes().iter().all(|byte| *byte == 0xA5) {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::EIO))
+    }
+}
+
+/// The addresses on which the cores listen: base port, base port + 1 and so on.
+pub fn addresses(config: &Config) -> Result<Vec<SocketAddr>, ConfigError> {
+    let address = &config.node.address;
+    let found = address.to_socket_addrs().map(|mut found| found.next());
+    let Ok(Some(base)) = found else {
+        let rule = "the host must have an address";
+        let mend = "use an IP address or a name that resolves";
+        return Err(ConfigError::new("node.address", address, rule, mend));
+    };
+    let at = |index: usize| SocketAddr::new(base.ip(), base.port() + index as u16);
+    Ok((0..config.cores.count).map(at).collect())
+}
+
+/// A socket bound to the address; nobody else may be listening there.
+pub fn bind(address: SocketAddr) -> Result<Socket, ConfigError> {
+    let bound = (|| {
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
+        // A port whose last connections still fade away can be used again at once.
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        Ok(socket)
+    })();
+    bound.map_err(|error| refused_address(address, &error))
+}
+
+/// Why a socket could not be bound, or not listen.
+pub fn refused_address(address: SocketAddr, error: &io::Error) -> ConfigError {
+    let (rule, mend) = match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => (
+            "the port must be free",
+            "stop what listens there (ss -ltnp), or choose another port",
+        ),
+        Some(libc::EADDRNOTAVAIL) => (
+            "the host must be an address of this machine",
+            "set node.address to one of them, or to 0.0.0.0 with the port",
+        ),
+        Some(libc::EACCES) => (
+            "the port must be allowed for this user",
+            "choose a port above 1023",
+        ),
+        _ => ("must be an address to listen on", "see the error"),
+    };
+    ConfigError::new("node.address", format!("{address} ({error})"), rule, mend)
+}

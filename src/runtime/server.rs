@@ -1,0 +1,154 @@
+//! The accepting side of one core: its port, its connections from first frame to last.
+//!
+//! Accepts in one task that is never cancelled. The first frame of a connection decides: a Hello makes it a
+//! peer's, anything else a client's. Bytes that are no frame are answered with an error, if that can still be
+//! sent, and the connection closes. A watch ends connections that never say anything. Read
+//! `client.rs` and `peer.rs`.
+
+use super::connection::{Connection, Kind};
+use super::dial::open;
+use super::driver::Core;
+use super::reader::{ReadError, Reader};
+use super::{client, peer};
+use crate::limits;
+use crate::types::LogId;
+use crate::wire::body::Body;
+use crate::wire::code::Code;
+use glommio::net::{TcpListener, TcpStream};
+use glommio::timer::sleep;
+use socket2::{SockRef, TcpKeepalive};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const WATCH: Duration = Duration::from_millis(100);
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
+/// Unacknowledged bytes for so long end a connection: the other side's machine is gone.
+const USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The accepting task: ends with the process.
+pub(super) async fn accept(core: Rc<Core>, listener: TcpListener) {
+    loop {
+        match listener.shared_accept().await {
+            Ok(accepted) => {
+                let stream = accepted.bind_to_executor();
+                core.node.counters.accepted.fetch_add(1, Ordering::Relaxed);
+                let full = core.connections.borrow().len() >= limits::CORE_CONNECTIONS;
+                if full || core.stopping.get() {
+                    continue;
+                }
+                tune(&stream);
+                if let Ok(address) = stream.peer_addr() {
+                    let opened = open(&core, stream, address);
+                    if let Ok((connection, reader)) = opened {
+                        glommio::spawn_local(serve(core.clone(), connection, reader)).detach();
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no connection could be accepted");
+                sleep(PAUSE_AFTER_ERROR).await;
+            }
+        }
+        glommio::yield_if_needed().await;
+    }
+}
+
+/// Sets what every connection wants.
+pub(super) fn tune(stream: &TcpStream) {
+    // SAFETY: the descriptor is open for as long as `stream` is borrowed.
+    let fd = unsafe { BorrowedFd::borrow_raw(stream.as_raw_fd()) };
+    let socket = SockRef::from(&fd);
+    let keepalive = TcpKeepalive::new()
+        .with_time(USER_TIMEOUT)
+        .with_interval(USER_TIMEOUT / 4);
+    let set = socket
+        .set_tcp_nodelay(true)
+        .and_then(|()| socket.set_tcp_user_timeout(Some(USER_TIMEOUT)))
+        .and_then(|()| socket.set_tcp_keepalive(&keepalive));
+    if let Err(error) = set {
+        tracing::debug!(%error, "an option of a connection could not be set");
+    }
+}
+
+/// One accepted connection.
+async fn serve(core: Rc<Core>, connection: Rc<Connection>, mut reader: Reader) {
+    let ended = first_frame(&core, &connection, &mut reader).await;
+    end(&core, &connection, &mut reader, ended).await;
+}
+
+async fn first_frame(
+    core: &Rc<Core>,
+    connection: &Rc<Connection>,
+    reader: &mut Reader,
+) -> Result<(), ReadError> {
+    let first = reader.frame().await?;
+    connection.handshake_by.set(None);
+    if let Some(Ok(Body::Hello(hello))) = &first.body {
+        let (hello, log) = (hello.clone(), first.header.log);
+        reader.skip(first.header.payload_len).await?;
+        return peer::serve_accepted(core, connection, reader, &hello, log).await;
+    }
+    client::serve(core, connection, reader, first).await
+}
+
+/// The last thing on a connection: says why if it can, waits for the other side, tells the shards.
+pub(super) async fn end(
+    core: &Rc<Core>,
+    connection: &Rc<Connection>,
+    reader: &mut Reader,
+    ended: Result<(), ReadError>,
+) {
+    if let Err(error) = &ended {
+        let peer = connection.address;
+        match error {
+            ReadError::Frame(why) => {
+                core.node
+                    .counters
+                    .bad_frames
+                    .fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%peer, "{error}");
+                let detail = match why {
+                    crate::wire::frame::FrameError::TooLong => limits::FRAME_PAYLOAD as u64,
+                    crate::wire::frame::FrameError::Crc => 0,
+                };
+                connection.refuse(Code::BadFrame, [detail, 0], 0, LogId::default());
+                connection.close_after_queue(core.close_by());
+            }
+            ReadError::Ended => {}
+            ReadError::Io(error) => tracing::debug!(%peer, %error, "connection lost"),
+        }
+    }
+    let says_why = connection.is_ending() && !connection.is_dead();
+    if says_why {
+        // The shards hear of the end first: a client that lingers keeps nothing of theirs.
+        core.connection_ends(connection);
+        reader.drain().await;
+    }
+    core.connection_down(connection);
+    let peer = matches!(connection.kind.get(), Kind::Peer { .. });
+    if peer {
+        tracing::debug!(peer = %connection.address, "connection to a node closed");
+    }
+}
+
+/// The task that ends connections whose first frame, or whose end, is overdue: never ends. Also publishes
+/// what this core says of itself.
+pub(super) async fn watch(core: Rc<Core>) {
+    loop {
+        sleep(WATCH).await;
+        let now = core.clock.now();
+        let overdue: Vec<Rc<Connection>> = {
+            let connections = core.connections.borrow();
+            let late = |connection: &&Rc<Connection>| {
+                connection.handshake_by.get().is_some_and(|by| by < now)
+            };
+            connections.values().filter(late).cloned().collect()
+        };
+        overdue.iter().for_each(|connection| connection.kill());
+        if core.node.config.cores.count > 1 {
+            core.publish();
+        }
+    }
+}

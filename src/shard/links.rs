@@ -1,0 +1,241 @@
+//! Runs of blocks between this shard and its peers: from the log to a connection, and back.
+//!
+//! `replica` decides what may go and what may come in; the bytes are loaded from the log, or
+//! checked and written to it, here. The one place where a received byte is verified before it
+//! reaches the disk is [`Shard::on_run`]: header and chain were admitted by `replica`, the batches'
+//! CRCs and the padding are checked now, and only then is anything cut or written (H-88).
+
+use super::{Action, Part, Purpose, Shard, View};
+use crate::buffers::Buffers;
+use crate::faults::{self, Fault};
+use crate::replica::{SendRun, ServeFetch, Verdict, with_run};
+use crate::types::{BufferId, ConnectionId, Time};
+use crate::wal::{From, Load, Loaded};
+use crate::wire::block::{self, BlockHeader};
+use crate::wire::body::Body;
+
+impl Shard {
+    pub(super) fn on_frame(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        body: Body,
+        payload: Option<(BufferId, usize)>,
+        buffers: &mut dyn Buffers,
+    ) {
+        match body {
+            Body::Replicate(_) | Body::FetchOk(_) if self.stash.is_some() => {
+                self.delayed.push_back((connection, body, payload));
+            }
+            Body::Replicate(_) | Body::FetchOk(_) => {
+                self.on_run(now, connection, &body, payload, buffers);
+            }
+            _ => {
+                if let Some((buffer, _)) = payload {
+                    self.release(buffer);
+                }
+                let view = View {
+                    log: &self.log,
+                    stashed: &[],
+                };
+                let stashed = self.stash.as_ref().map_or(&[][..], |(_, headers)| headers);
+                self.replica
+                    .on_body(now, connection, &body, &View { stashed, ..view });
+            }
+        }
+    }
+
+    /// Admits a run: position by `replica`, then CRCs, then the cut, then the write.
+    fn on_run(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        body: &Body,
+        payload: Option<(BufferId, usize)>,
+        buffers: &mut dyn Buffers,
+    ) {
+        let bytes = payload.map_or(&[][..], |(buffer, len)| &buffers.bytes(buffer)[..len]);
+        let headers = headers_of(bytes);
+        let view = View {
+            log: &self.log,
+            stashed: &[],
+        };
+        let verdict = self
+            .replica
+            .on_run(now, connection, body, headers.as_deref(), &view);
+        let Verdict::Write { cut } = verdict else {
+            if let Some((buffer, _)) = payload {
+                self.release(buffer);
+            }
+            return;
+        };
+        let (buffer, _) = payload.expect("a run to be written has blocks");
+        let headers = headers.expect("a run to be written has sound headers");
+        let sound = faults::active(Fault::SkipCrc) || batches_sound(bytes, &headers);
+        if !sound {
+            self.counters.crc_failures += 1;
+            self.replica.run_refused(now, &view);
+            self.release(buffer);
+            return;
+        }
+        if faults::active(Fault::ReEncode) {
+            spoil_padding(buffers.bytes_mut(buffer), &headers);
+        }
+        self.counters.blocks_admitted += headers.len() as u64;
+        if let Some(from) = cut {
+            self.log.cut(from);
+        }
+        if self.log.is_cutting() {
+            self.stash = Some((buffer, headers));
+        } else {
+            self.log.write_run(buffer, &headers, buffers);
+        }
+        let stashed = self.stash.as_ref().map_or(&[][..], |(_, headers)| headers);
+        self.replica.run_written(
+            now,
+            &View {
+                log: &self.log,
+                stashed,
+            },
+        );
+    }
+
+    /// After a cut: writes the run that waited for it, then takes the runs that came meanwhile.
+    pub(super) fn after_cut(&mut self, now: Time, buffers: &mut dyn Buffers) {
+        if let Some((buffer, headers)) = self.stash.take() {
+            self.log.write_run(buffer, &headers, buffers);
+        }
+        while self.stash.is_none() {
+            let Some((connection, body, payload)) = self.delayed.pop_front() else {
+                break;
+            };
+            self.on_run(now, connection, &body, payload, buffers);
+        }
+    }
+
+    /// Gives up what waits behind a cut that will never be done.
+    pub(super) fn drop_delayed(&mut self) {
+        let stashed = self.stash.take().map(|(buffer, _)| buffer);
+        let delayed: Vec<BufferId> = self
+            .delayed
+            .drain(..)
+            .filter_map(|(_, _, payload)| Some(payload?.0))
+            .collect();
+        stashed
+            .into_iter()
+            .chain(delayed)
+            .for_each(|buffer| self.release(buffer));
+    }
+
+    pub(super) fn load_run(&mut self, now: Time, run: SendRun) {
+        let id = self.next_request();
+        let max_bytes = run.max_bytes as usize;
+        match self.log.load(id, From::Block(run.from), run.end, max_bytes) {
+            Load::Now(loaded) => self.send_run(now, &run, &loaded),
+            Load::Later => {
+                self.loads.insert(id, Purpose::Run(run));
+            }
+            Load::NotHeld => self.replica.run_sent(now, run.connection, &[]),
+        }
+    }
+
+    /// Sends as many of the loaded blocks as the run takes.
+    pub(super) fn send_run(&mut self, now: Time, run: &SendRun, loaded: &Loaded) {
+        let mut headers = Vec::with_capacity(loaded.blocks.len());
+        let mut parts = Vec::with_capacity(loaded.blocks.len());
+        for (header, start) in &loaded.blocks {
+            if !run.takes(&headers, header) {
+                break;
+            }
+            headers.push(*header);
+            let len = header.used_len as usize;
+            parts.push(Part {
+                buffer: loaded.buffer,
+                start: *start,
+                len,
+            });
+        }
+        if !headers.is_empty() {
+            let body = with_run(run.head.clone(), &headers).into();
+            let connection = run.connection;
+            self.actions.push_back(Action::Send {
+                connection,
+                body,
+                parts,
+            });
+        }
+        self.replica.run_sent(now, run.connection, &headers);
+    }
+
+    pub(super) fn load_fetch(&mut self, fetch: ServeFetch) {
+        let id = self.next_request();
+        let max_bytes = fetch.max_bytes as usize;
+        match self
+            .log
+            .load(id, From::Block(fetch.from), fetch.end, max_bytes)
+        {
+            Load::Now(loaded) => self.send_fetch(&fetch, Some(&loaded)),
+            Load::Later => {
+                self.loads.insert(id, Purpose::Fetch(fetch));
+            }
+            Load::NotHeld => self.send_fetch(&fetch, None),
+        }
+    }
+
+    /// Answers a fetch with all that was loaded; with no block if nothing was.
+    pub(super) fn send_fetch(&mut self, fetch: &ServeFetch, loaded: Option<&Loaded>) {
+        let mut body = fetch.head.clone();
+        let mut parts = Vec::new();
+        for (header, start) in loaded.iter().flat_map(|loaded| &loaded.blocks) {
+            let buffer = loaded.expect("its blocks are walked").buffer;
+            body.count += 1;
+            body.padded_len += header.padded_len() as u32;
+            parts.push(Part {
+                buffer,
+                start: *start,
+                len: header.used_len as usize,
+            });
+        }
+        let connection = fetch.connection;
+        self.actions.push_back(Action::Send {
+            connection,
+            body: body.into(),
+            parts,
+        });
+    }
+}
+
+/// The headers of the blocks in a payload, or none if one is damaged or the blocks do not end with
+/// the payload.
+fn headers_of(bytes: &[u8]) -> Option<Vec<BlockHeader>> {
+    let mut headers = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let header = block::read_header(&bytes[at..]).ok()?;
+        at += header.padded_len();
+        headers.push(header);
+    }
+    (at == bytes.len()).then_some(headers)
+}
+
+/// Whether every batch and the padding of every block is sound.
+fn batches_sound(bytes: &[u8], headers: &[BlockHeader]) -> bool {
+    let mut at = 0;
+    headers.iter().all(|header| {
+        let block = &bytes[at..at + header.padded_len()];
+        at += header.padded_len();
+        block::check_batches(block, header).is_ok() && block::check_padding(block, header).is_ok()
+    })
+}
+
+/// The fault `re_encode`: the bytes written are not the bytes that came.
+fn spoil_padding(bytes: &mut [u8], headers: &[BlockHeader]) {
+    let mut at = 0;
+    for header in headers {
+        let used = header.used_len as usize;
+        if used < header.padded_len() {
+            bytes[at + used] ^= 1;
+        }
+        at += header.padded_len();
+    }
+}
