@@ -25,6 +25,7 @@
 
 use super::arrange::{Found, Plan, arrange};
 use super::config::Config;
+use super::cut::Sweep;
 use super::ids::Ids;
 use super::index::Index;
 use super::op::{CHECKPOINT_FILE, DiskOp, FileEntry, FileName};
@@ -116,6 +117,8 @@ pub(super) struct Ready {
     pub(super) marks: Vec<(FileId, u64)>,
     /// Files to free, ascending.
     pub(super) frees: Vec<FileId>,
+    /// What is not zero behind the end of the log.
+    pub(super) sweep: Option<Sweep>,
     pub(super) name: Option<(FileId, BlockNo)>,
     pub(super) syncs: Vec<FileId>,
 }
