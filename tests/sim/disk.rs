@@ -143,6 +143,11 @@ impl Disk {
         self.injected.push((writes, fault));
     }
 
+    /// Faults set with `inject` that have not happened do not happen any more.
+    pub fn forget_injected(&mut self) {
+        self.injected.clear();
+    }
+
     /// Inverts a bit of a file, if it is there and long enough: the medium rots.
     pub fn flip_bit(&mut self, name: FileName, position: u64, bit: u8) -> bool {
         let Some(node) = self.names.get(&name) else {

@@ -6,8 +6,28 @@
 #![allow(dead_code)]
 
 pub mod buffers;
+pub mod chaos;
+pub mod checker;
+pub mod client;
 pub mod content;
 pub mod disk;
 pub mod disk_crash;
 pub mod disk_options;
+pub mod facts;
+pub mod framing;
+pub mod image;
+pub mod log_checks;
+pub mod network;
+pub mod network_parts;
+pub mod node;
+pub mod options;
+pub mod report;
+pub mod rest;
 pub mod rng;
+pub mod runs;
+pub mod scenarios;
+pub mod trace;
+pub mod verdict;
+pub mod world;
+pub mod world_client;
+pub mod world_node;
