@@ -44,8 +44,8 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// From the `end` of the log to where the file that was searched first holds zeros only. None if
-    /// it does so already, or goes as a whole.
+    /// From the `end` of the log to where the file that was searched first holds zeros only. None
+    /// if it does so already, or goes as a whole.
     pub(super) fn behind(end: u64, search: &Search, frees: &[FileId]) -> Option<Sweep> {
         let (file, to) = search.dirty?;
         let from = end;

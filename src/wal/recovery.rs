@@ -103,7 +103,7 @@ pub(super) fn judge(sight: &Sight) -> Verdict {
 }
 
 /// A log as recovery found it, and what has to be done before it is in service, in this order:
-/// erase `marks` and free `frees` (a cut), name, sync.
+/// erase `marks` and free `frees` (a cut), sync, name.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) checkpoint: Checkpoint,

@@ -1,9 +1,9 @@
 //! From recovery's findings to a log in service.
 //!
 //! The order: the cut of a torn tail and of files that go; a sync of every file that was scanned;
-//! the name of an adopted `next.seg`; a sync of the directory; the first save, which clears the mark
-//! of a clean stop and raises `scan_from` to the end. Only then the end counts as durable and the
-//! log is open. A blank log is open at once and waits for `create`.
+//! the name of an adopted `next.seg`; a sync of the directory; the first save, which clears the
+//! mark of a clean stop and raises `scan_from` to the end. Only then the end counts as durable and
+//! the log is open. A blank log is open at once and waits for `create`.
 
 use super::cut::Cut;
 use super::ids::Purpose;
