@@ -36,10 +36,10 @@ use super::scan::Scan;
 use super::search::sound_header;
 use super::segments::Segment;
 use crate::buffers::Buffers;
-use crate::limits::{BLOCK_HEADER, CHECKPOINT_COPY, SEGMENT_HEADER};
+use crate::limits::{BLOCK_HEADER, CHECKPOINT_COPY, DISK_ALIGNMENT, SEGMENT_HEADER};
 use crate::types::{BlockNo, BufferId, FileId};
 use crate::wire::checkpoint::{Checkpoint, Memory};
-use crate::wire::segment;
+use crate::wire::{crc_with_zeroed, segment};
 use std::collections::VecDeque;
 
 /// The header where a block should be.
@@ -367,8 +367,9 @@ impl Recovery {
     }
 }
 
-/// Refuses a header of a version that is not known here: it may be sound in a way unknown to us, so
-/// nothing of it is cut. No version is 0: that is a torn header.
+/// Refuses a sound header of a version that is not known here: nothing of it is cut. In
+/// every version the CRC lies at 8, and a block's header says its own length at 6; where the CRC
+/// does not fit it is no version but damage.
 pub(super) fn refuse_version(
     bytes: &[u8],
     magic: &[u8; 4],
@@ -376,8 +377,15 @@ pub(super) fn refuse_version(
     position: u64,
     block: BlockNo,
 ) -> Result<(), Refusal> {
-    let known = bytes.len() < 5 || &bytes[..4] != magic || bytes[4] <= 1;
-    if known {
+    if bytes.len() < BLOCK_HEADER || &bytes[..4] != magic || bytes[4] == 1 {
+        return Ok(());
+    }
+    let len = match magic {
+        b"MRBK" => usize::from(u16::from_le_bytes([bytes[6], bytes[7]])),
+        _ => DISK_ALIGNMENT,
+    };
+    let whole = (BLOCK_HEADER..=bytes.len()).contains(&len);
+    if !whole || crc_with_zeroed(&bytes[..len], 8).to_le_bytes() != bytes[8..12] {
         return Ok(());
     }
     Err(Refusal {
