@@ -100,6 +100,7 @@ pub(super) fn arrange(config: &Config, past: Past, found: Vec<Found>) -> Result<
             torn: None,
             marks: Vec::new(),
             frees: next.iter().map(|one| one.file).collect(),
+            sweep: None,
             name: None,
             syncs: Vec::new(),
         })));

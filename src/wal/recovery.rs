@@ -25,6 +25,7 @@
 
 use super::arrange::{Found, Plan, arrange};
 use super::config::Config;
+use super::cut::Sweep;
 use super::ids::Ids;
 use super::index::Index;
 use super::op::{CHECKPOINT_FILE, DiskOp, FileEntry, FileName};
@@ -35,10 +36,10 @@ use super::scan::Scan;
 use super::search::sound_header;
 use super::segments::Segment;
 use crate::buffers::Buffers;
-use crate::limits::{BLOCK_HEADER, CHECKPOINT_COPY, SEGMENT_HEADER};
+use crate::limits::{BLOCK_HEADER, CHECKPOINT_COPY, DISK_ALIGNMENT, SEGMENT_HEADER};
 use crate::types::{BlockNo, BufferId, FileId};
 use crate::wire::checkpoint::{Checkpoint, Memory};
-use crate::wire::segment;
+use crate::wire::{crc_with_zeroed, segment};
 use std::collections::VecDeque;
 
 /// The header where a block should be.
@@ -102,7 +103,7 @@ pub(super) fn judge(sight: &Sight) -> Verdict {
 }
 
 /// A log as recovery found it, and what has to be done before it is in service, in this order:
-/// erase `marks` and free `frees` (a cut), name, sync.
+/// erase `marks` and free `frees` (a cut), sync, name.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) checkpoint: Checkpoint,
@@ -116,6 +117,8 @@ pub(super) struct Ready {
     pub(super) marks: Vec<(FileId, u64)>,
     /// Files to free, ascending.
     pub(super) frees: Vec<FileId>,
+    /// What is not zero behind the end of the log.
+    pub(super) sweep: Option<Sweep>,
     pub(super) name: Option<(FileId, BlockNo)>,
     pub(super) syncs: Vec<FileId>,
 }
@@ -364,8 +367,9 @@ impl Recovery {
     }
 }
 
-/// Refuses a header of a version that is not known here: it may be sound in a way unknown to us, so
-/// nothing of it is cut. No version is 0: that is a torn header.
+/// Refuses a sound header of a version that is not known here: nothing of it is cut. In
+/// every version the CRC lies at 8, and a block's header says its own length at 6; where the CRC
+/// does not fit it is no version but damage.
 pub(super) fn refuse_version(
     bytes: &[u8],
     magic: &[u8; 4],
@@ -373,8 +377,15 @@ pub(super) fn refuse_version(
     position: u64,
     block: BlockNo,
 ) -> Result<(), Refusal> {
-    let known = bytes.len() < 5 || &bytes[..4] != magic || bytes[4] <= 1;
-    if known {
+    if bytes.len() < BLOCK_HEADER || &bytes[..4] != magic || bytes[4] == 1 {
+        return Ok(());
+    }
+    let len = match magic {
+        b"MRBK" => usize::from(u16::from_le_bytes([bytes[6], bytes[7]])),
+        _ => DISK_ALIGNMENT,
+    };
+    let whole = (BLOCK_HEADER..=bytes.len()).contains(&len);
+    if !whole || crc_with_zeroed(&bytes[..len], 8).to_le_bytes() != bytes[8..12] {
         return Ok(());
     }
     Err(Refusal {

@@ -213,13 +213,16 @@ fn another_log_and_other_members_are_refused_by_name() {
 
 #[test]
 fn a_format_of_another_version_is_refused_and_not_cut() {
-    for (name, at) in [
-        (FileName::Segment(BlockNo(0)), 4),
-        (FileName::Segment(BlockNo(0)), 4096 * 2 + 4),
-        (FileName::Checkpoint, 4),
+    for (name, at, len) in [
+        (FileName::Segment(BlockNo(0)), 0, 4096),
+        (FileName::Segment(BlockNo(0)), 4096 * 2, 128),
+        (FileName::Checkpoint, 0, 4096),
     ] {
         let mut rig = log_of(3);
-        rig.disk.file(name)[at] = 2;
+        let header = &mut rig.disk.file(name)[at..at + len];
+        header[4] = 2;
+        let crc = crate::wire::crc_with_zeroed(header, 8);
+        header[8..12].copy_from_slice(&crc.to_le_bytes());
         let rig = rig.restart();
         assert!(refusal(&rig).rule.contains("version 2"));
         assert!(rig.writes.is_empty());

@@ -1,8 +1,8 @@
 //! Runs by seed: one run from start to rest, a failing one played again with its trace.
 //!
-//! A run ends with a report or a verdict; an assertion of the code under test that fails is caught and
-//! named, it is no verdict of a checker. Whoever runs many prints what failed with `complain`, in the form
-//! that scripts look for. Read `world.rs` for what happens in a run.
+//! A run ends with a report or a verdict; an assertion of the code under test that fails is caught
+//! and named, it is no verdict of a checker. Whoever runs many prints what failed with `complain`,
+//! in the form that scripts look for. Read `world.rs` for what happens in a run.
 
 use super::options::Options;
 use super::report::Report;
