@@ -365,6 +365,7 @@ impl Network {
         let failed = greeting && pair.channel == Channel::Data;
         let peer = pair.nodes[1 - side];
         self.drop_left(now_us, connection, left);
+        self.bury_dead(now_us);
         if failed {
             return Some(NetEvent::DialFailed { node, peer });
         }
@@ -394,6 +395,7 @@ impl Network {
         if let Some(pair) = self.pairs.get_mut(&key) {
             pair.open[side] = false;
         }
+        self.bury_dead(now_us);
     }
 
     /// Drops a connection: both ends hear of it soon. Says whether there was one.
@@ -484,9 +486,22 @@ impl Network {
             self.pairs.get_mut(&pair).expect("listed").ways[from_side].parked = false;
             self.schedule(now_us, pair, from_side);
         }
-        self.pairs.retain(|_, pair| pair.alive());
-        let pairs = &self.pairs;
-        self.ends.retain(|_, (key, _)| pairs.contains_key(key));
+        self.bury_dead(now_us);
+    }
+
+    /// Forgets connections that nobody believes in; what they still held comes back.
+    fn bury_dead(&mut self, now_us: u64) {
+        let dead = self.pairs.iter().filter(|(_, pair)| !pair.alive());
+        let dead: Vec<u64> = dead.map(|(key, _)| *key).collect();
+        for key in dead {
+            let mut pair = self.pairs.remove(&key).expect("listed");
+            for side in [0, 1] {
+                let connection = pair.ids[side];
+                let left = pair.ways[side].clear();
+                self.drop_left(now_us, connection, left);
+                self.ends.remove(&connection);
+            }
+        }
     }
 
     fn latency(&mut self, bytes: usize) -> u64 {

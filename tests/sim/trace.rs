@@ -8,21 +8,18 @@ use super::facts::fnv_on;
 use core::fmt;
 use std::collections::VecDeque;
 
-/// Lines kept for a failing seed.
-const TAIL_LINES: usize = 400;
-
 /// What happened, in order.
 #[derive(Debug)]
 pub struct Trace {
     hash: u64,
     events: u64,
     tail: VecDeque<String>,
-    keep: bool,
+    keep: usize,
 }
 
 impl Trace {
-    /// An empty trace; `keep` says whether its last lines are kept as text.
-    pub fn new(keep: bool) -> Trace {
+    /// An empty trace that keeps so many of its last lines as text.
+    pub fn new(keep: usize) -> Trace {
         Trace {
             hash: 0xcbf2_9ce4_8422_2325,
             events: 0,
@@ -38,8 +35,8 @@ impl Trace {
         let mut hashing = Hashing(self.hash);
         fmt::write(&mut hashing, what).expect("hashing does not fail");
         self.hash = hashing.0;
-        if self.keep {
-            if self.tail.len() == TAIL_LINES {
+        if self.keep > 0 {
+            if self.tail.len() == self.keep {
                 self.tail.pop_front();
             }
             self.tail
