@@ -1,10 +1,10 @@
 //! The shell of a node: threads, executors, sockets and files around the pure core.
 //!
-//! Owns everything that waits or blocks; decides nothing about records. One executor per configured core,
-//! pinned, each with its own shards, buffers, ring, port and connections; beside them a metronome, a
-//! thread that zeroes spare segments, and the main thread, which waits for signals. It sees the core as
-//! events and actions only. Start with `runtime/executor.rs`; an append passes `reader.rs`, `client.rs`,
-//! `driver.rs` and `disk.rs`.
+//! Owns everything that waits or blocks; decides nothing about records. One executor per configured
+//! core, pinned, each with its own shards, buffers, ring, port and connections; beside them a
+//! metronome, a thread that zeroes spare segments, and the main thread, which waits for signals. It
+//! sees the core as events and actions only. Start with `runtime/executor.rs`; an append passes
+//! `reader.rs`, `client.rs`, `driver.rs` and `disk.rs`.
 
 mod buffers;
 mod client;
@@ -259,7 +259,8 @@ fn wait(
 
 /// Blocks the signals that stop a node, for this thread and all that it starts.
 fn block_signals() -> libc::sigset_t {
-    // SAFETY: a sigset_t is integers; sigemptyset makes it valid, the others change what they are given.
+    // SAFETY: a sigset_t is integers; sigemptyset makes it valid, the others change what they are
+    // given.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);

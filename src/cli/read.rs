@@ -1,8 +1,8 @@
 //! `millrace read`: records of one shard, one line each.
 //!
-//! Reads whole batches, prints the records from the offset asked for on. Without `--to` and `--follow` it ends where the
-//! log ended when it began. The node asked is the one given, so that a follower's copy can be
-//! read as well as the leader's.
+//! Reads whole batches, prints the records from the offset asked for on. Without `--to` and
+//! `--follow` it ends where the log ended when it began. The node asked is the one given, so that a
+//! follower's copy can be read as well as the leader's.
 
 use super::Failure;
 use clap::{Args, ValueEnum};

@@ -1,6 +1,7 @@
 //! The disk of a core on a real file system, through a real ring, without an executor.
 //!
-//! The test thread plays the tasks: it carries out requests itself and asks the ring until it answers.
+//! The test thread plays the tasks: it carries out requests itself and asks the ring until it
+//! answers.
 
 use super::*;
 use crate::shard::FileEntry;

@@ -1,8 +1,8 @@
 //! One executor: what runs on one core from its first moment to its last.
 //!
-//! Builds the ring, the pool, the disk and the shards of the core, starts their tasks, opens the port and
-//! waits for a stop. The order matters: the kernel's workers get their CPUs before anything needs one, and
-//! the port opens when everything behind it is there.
+//! Builds the ring, the pool, the disk and the shards of the core, starts their tasks, opens the
+//! port and waits for a stop. The order matters: the kernel's workers get their CPUs before
+//! anything needs one, and the port opens when everything behind it is there.
 
 use super::buffers::Pool;
 use super::dial;
@@ -99,13 +99,13 @@ fn build(
     }
     let config = &node.config;
     let block = (config.log.max_batch_bytes + limits::BLOCK_HEADER).max(config.log.max_block_bytes);
-    let budget = limits::core_buffer_bytes(
-        shards.len(),
-        config.cluster.nodes.len(),
-        block,
-        config.log.write_depth,
-        config.link.initial_credit_bytes,
-    );
+    let budget = limits::core_buffer_bytes(&limits::BufferNeeds {
+        logs: shards.len(),
+        nodes: config.cluster.nodes.len(),
+        block_bytes: block,
+        write_depth: config.log.write_depth,
+        credit_bytes: config.link.initial_credit_bytes as usize,
+    });
     let pool = Pool::new(budget);
     Ok(Rc::new(Core::new(index, node, pool, disk, shards, clock)))
 }

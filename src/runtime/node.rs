@@ -1,7 +1,7 @@
 //! What all threads of a node share: configuration, spares, snapshots for status.
 //!
-//! Read-only after the start but for counters and for the snapshots, which each core publishes about itself
-//! and others read. No core ever waits for another one here.
+//! Read-only after the start but for counters and for the snapshots, which each core publishes
+//! about itself and others read. No core ever waits for another one here.
 
 use super::metronome::Metronome;
 use super::spares::Spares;

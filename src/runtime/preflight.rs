@@ -1,8 +1,8 @@
 //! Everything that can be known to be wrong before the first executor runs, in words of our own.
 //!
-//! The executor answers a missing io_uring with a panic about old kernels, and a full memlock limit with a
-//! number pair; an operator gets one line instead that names the rule and the mend. Each check reads,
-//! tries and leaves nothing behind. Read `identity.rs` for the data directory's owner.
+//! The executor answers a missing io_uring with a panic about old kernels, and a full memlock limit
+//! with a number pair; an operator gets one line instead that names the rule and the mend. Each
+//! check reads, tries and leaves nothing behind. Read `identity.rs` for the data directory's owner.
 
 use super::files::{AlignedBytes, create_directory};
 use crate::config::{Config, ConfigError};

@@ -1,7 +1,8 @@
-//! Nodes as real processes, for tests: a temporary directory, a free port, a configuration, a child.
+//! Nodes as real processes, for tests: a temporary directory, a free port, a configuration, a
+//! child.
 //!
-//! A child is killed by its own id when its handle is dropped, and its directory goes away with the test.
-//! Nothing else on the machine is touched.
+//! A child is killed by its own id when its handle is dropped, and its directory goes away with the
+//! test. Nothing else on the machine is touched.
 
 #![allow(dead_code)]
 
