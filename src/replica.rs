@@ -22,6 +22,8 @@ mod opening;
 mod output;
 mod pending;
 mod progress;
+mod promises;
+mod sending;
 mod state;
 mod view;
 
@@ -437,3 +439,10 @@ impl Replica {
         leader.map_or_else(Vec::new, |leader| leader.views(now, view))
     }
 }
+
+#[cfg(test)]
+mod replica_tests;
+#[cfg(test)]
+mod soak_tests;
+#[cfg(test)]
+mod test_kit;

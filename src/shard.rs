@@ -157,12 +157,17 @@ impl Shard {
 
     /// The next thing to do, until there is none.
     pub fn poll_action(&mut self, now: Time, buffers: &mut dyn Buffers) -> Option<Action> {
-        if self.actions.is_empty() {
-            self.pump(now, buffers);
+        loop {
+            if self.actions.is_empty() {
+                self.pump(now, buffers);
+            }
+            let action = self.actions.pop_front();
+            let action = action.or_else(|| self.log.poll_op(buffers).map(Action::Disk));
+            // Asking for an operation may end something without one.
+            if action.is_some() || !self.log.has_output() {
+                return action;
+            }
         }
-        self.actions
-            .pop_front()
-            .or_else(|| self.log.poll_op(buffers).map(Action::Disk))
     }
 
     /// When the shard wants to look at the clock again.

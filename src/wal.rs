@@ -15,6 +15,33 @@ pub mod log;
 pub mod op;
 pub mod output;
 
+mod append;
+mod arrange;
+mod cut;
+mod facts;
+mod ids;
+mod index;
+mod loads;
+mod open;
+mod reader;
+mod recent;
+mod recovery;
+mod saver;
+mod scan;
+mod search;
+mod segments;
+mod start;
+mod writer;
+
+#[cfg(test)]
+mod append_tests;
+#[cfg(test)]
+mod cut_tests;
+#[cfg(test)]
+mod recovery_tests;
+#[cfg(test)]
+mod rig;
+
 pub use config::Config;
 pub use log::Log;
 pub use output::{

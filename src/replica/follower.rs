@@ -9,28 +9,19 @@
 
 use super::admit::{self, Place, Run};
 use super::credit::Receiver;
-use super::output::{Output, Promise, ServeFetch, Verdict};
+use super::output::{Promise, Verdict};
+use super::promises::Asked;
 use super::state::State;
 use super::view::LogView;
 use crate::faults::{Fault, active};
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{
-    Body, CreditLimits, Fetch, FetchOk, Limits, Nack, Pause, PauseReason, Ping, Pong, Position,
-    ReplicaMemory, Replicate, ReplicateOk, Resume, Where,
+    Body, CreditLimits, Limits, Nack, Pause, PauseReason, ReplicaMemory, Replicate, ReplicateOk,
+    Resume,
 };
 use crate::wire::code::Code;
 use std::collections::VecDeque;
-
-/// A `Where` that waits for a save.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    connection: ConnectionId,
-    peer: NodeId,
-    epoch: Epoch,
-    log_end: BlockNo,
-    founding: bool,
-}
 
 /// A run that was written and is not yet durable.
 #[derive(Clone, Copy, Debug)]
@@ -54,29 +45,29 @@ struct Candidate {
 #[derive(Debug)]
 pub struct Follower {
     /// Data connections dialed by peers, one a peer.
-    data: Vec<(ConnectionId, NodeId)>,
+    pub(super) data: Vec<(ConnectionId, NodeId)>,
     /// Control connections.
-    control: Vec<(ConnectionId, NodeId)>,
+    pub(super) control: Vec<(ConnectionId, NodeId)>,
     /// The data connection whose `Where` was answered in the current epoch.
-    following: Option<ConnectionId>,
-    asked: VecDeque<Asked>,
+    pub(super) following: Option<ConnectionId>,
+    pub(super) asked: VecDeque<Asked>,
     /// The epoch adopted.
-    epoch: Epoch,
-    verified_end: BlockNo,
+    pub(super) epoch: Epoch,
+    pub(super) verified_end: BlockNo,
     /// The leader's high watermark and log start, as far as it said in this epoch.
-    leader_committed: BlockNo,
-    leader_start: BlockNo,
+    pub(super) leader_committed: BlockNo,
+    pub(super) leader_start: BlockNo,
     /// A replica that lost its memory speaks again once it was brought up to here.
-    target: Option<BlockNo>,
-    receiver: Receiver,
+    pub(super) target: Option<BlockNo>,
+    pub(super) receiver: Receiver,
     /// The connection that `receiver` keeps its account of.
-    credited: Option<ConnectionId>,
-    arrived: VecDeque<Arrived>,
-    candidate: Option<Candidate>,
+    pub(super) credited: Option<ConnectionId>,
+    pub(super) arrived: VecDeque<Arrived>,
+    pub(super) candidate: Option<Candidate>,
     /// The end last acknowledged on `following`.
-    acked: BlockNo,
-    paused: Option<PauseReason>,
-    heard: Time,
+    pub(super) acked: BlockNo,
+    pub(super) paused: Option<PauseReason>,
+    pub(super) heard: Time,
 }
 
 impl Follower {
@@ -205,178 +196,13 @@ impl Follower {
         true
     }
 
-    fn on_where(
-        &mut self,
-        connection: ConnectionId,
-        peer: NodeId,
-        body: &Where,
-        state: &mut State,
-        view: &dyn LogView,
-    ) {
-        if let Err(code) = self.check_where(peer, body.epoch, state) {
-            let nack = state.nack(code, BlockNo(0), view.log_end(), self.receiver.limit());
-            return state.send(connection, nack);
-        }
-        self.asked.retain(|asked| asked.connection != connection);
-        self.asked.push_back(Asked {
-            connection,
-            peer,
-            epoch: body.epoch,
-            log_end: body.log_end,
-            founding: body.founding != 0,
-        });
-        self.answer_asked(state, view);
-    }
-
-    fn check_where(&self, peer: NodeId, epoch: Epoch, state: &State) -> Result<(), Code> {
-        if state.failed {
-            return Err(Code::LogFailed);
-        }
-        if !state.may_lead(peer) {
-            return Err(Code::WrongNode);
-        }
-        let promised = state.promise;
-        let taken = epoch == promised.epoch && promised.leader.is_some_and(|node| node != peer);
-        let stale = epoch.0 > 0 && (epoch < promised.epoch || taken);
-        if state.started && stale && !active(Fault::ForgetFence) {
-            return Err(Code::StaleEpoch);
-        }
-        Ok(())
-    }
-
-    /// Answers what was asked, in order, as far as no save is needed first.
-    pub fn answer_asked(&mut self, state: &mut State, view: &dyn LogView) {
-        while state.started && state.saving.is_none() {
-            let Some(asked) = self.asked.front().copied() else {
-                return;
-            };
-            if let Err(code) = self.check_where(asked.peer, asked.epoch, state) {
-                self.asked.pop_front();
-                let nack = state.nack(code, BlockNo(0), view.log_end(), self.receiver.limit());
-                state.send(asked.connection, nack);
-                continue;
-            }
-            if let Some(promise) = promise_needed(&asked, state, view) {
-                return state.save(promise);
-            }
-            self.asked.pop_front();
-            if asked.epoch.0 > 0 {
-                self.adopt(&asked, state);
-            }
-            let position = self.position(state, view);
-            state.send(asked.connection, position);
-            if let Some(reason) = self.paused {
-                state.send(asked.connection, Pause { reason });
-            }
-        }
-    }
-
-    /// The promise for this epoch is on the disk: from here on its leader alone is followed.
-    fn adopt(&mut self, asked: &Asked, state: &State) {
-        if self.epoch != asked.epoch {
-            self.epoch = asked.epoch;
-            self.leader_committed = state.high_watermark;
-            self.verified_end = state.high_watermark;
-        }
-        self.following = Some(asked.connection);
-        self.acked = BlockNo(0);
-        self.target = (!state.is_whole()).then_some(asked.log_end);
-    }
-
-    fn position(&self, state: &State, view: &dyn LogView) -> Position {
-        let last = view.log_end().previous().and_then(|last| view.held(last));
-        Position {
-            promised: state.promise.epoch,
-            last_epoch: view.last_epoch(),
-            last_crc: last.map(|(_, crc)| crc).unwrap_or_default(),
-            next: view.log_end(),
-            durable_end: view.durable_end(),
-            committed_end: state.high_watermark,
-            log_start: view.log_start(),
-            memory: state.promise.memory,
-            limits: self.receiver.limit(),
-        }
-    }
-
-    fn on_fetch(
-        &mut self,
-        connection: ConnectionId,
-        peer: NodeId,
-        body: &Fetch,
-        state: &mut State,
-        view: &dyn LogView,
-    ) {
-        let previous = body.first.previous();
-        let epoch = previous.map_or(Some(Epoch(0)), |block| view.epoch_of(block));
-        let here = body.first >= view.log_start() && body.first <= view.log_end();
-        let code = if state.failed {
-            Some(Code::LogFailed)
-        } else if !state.may_lead(peer) {
-            Some(Code::WrongNode)
-        } else if body.epoch < state.promise.epoch {
-            Some(Code::StaleEpoch)
-        } else if body.epoch != self.epoch || self.following != Some(connection) {
-            Some(Code::NotReady)
-        } else if !here || epoch != Some(body.prev_epoch) {
-            Some(Code::OutOfSync)
-        } else {
-            None
-        };
-        if let Some(code) = code {
-            let about = body.first.min(view.log_end());
-            let nack = self.nack_with_hints(code, body.first, about, state, view);
-            return state.send(connection, nack);
-        }
-        let head = FetchOk {
-            epoch: body.epoch,
-            first: body.first,
-            prev_epoch: body.prev_epoch,
-            committed_end: state.high_watermark,
-            count: 0,
-            padded_len: 0,
-        };
-        if body.first == view.log_end() {
-            return state.send(connection, head);
-        }
-        state.out.push_back(Output::ServeFetch(ServeFetch {
-            connection,
-            from: body.first,
-            end: view.log_end(),
-            max_bytes: u64::from(body.max_bytes),
-            head,
-        }));
-    }
-
-    fn on_ping(
-        &mut self,
-        connection: ConnectionId,
-        peer: NodeId,
-        body: &Ping,
-        state: &mut State,
-        view: &dyn LogView,
-    ) {
-        if !state.may_lead(peer) || !state.started {
-            return;
-        }
-        if body.epoch == self.epoch && self.epoch.0 > 0 && !state.failed {
-            self.leader_said(body.committed_end, body.log_start);
-            self.commit(state, view);
-        }
-        let pong = Pong {
-            promised: state.promise.epoch,
-            durable_end: self.bound(view),
-            sent_at_us: body.sent_at_us,
-        };
-        state.send(connection, pong);
-    }
-
-    fn leader_said(&mut self, committed_end: BlockNo, log_start: BlockNo) {
+    pub(super) fn leader_said(&mut self, committed_end: BlockNo, log_start: BlockNo) {
         self.leader_committed = self.leader_committed.max(committed_end);
         self.leader_start = self.leader_start.max(log_start);
     }
 
     /// What may be acknowledged.
-    fn bound(&self, view: &dyn LogView) -> BlockNo {
+    pub(super) fn bound(&self, view: &dyn LogView) -> BlockNo {
         if active(Fault::AckUnbounded) {
             return view.durable_end();
         }
@@ -384,7 +210,7 @@ impl Follower {
     }
 
     /// Believes the leader's high watermark as far as this log is known to be the leader's.
-    fn commit(&mut self, state: &mut State, view: &dyn LogView) {
+    pub(super) fn commit(&mut self, state: &mut State, view: &dyn LogView) {
         let bound = if active(Fault::CommitUnbounded) {
             view.durable_end()
         } else {
@@ -554,7 +380,7 @@ impl Follower {
         state.send(connection, nack);
     }
 
-    fn nack_with_hints(
+    pub(super) fn nack_with_hints(
         &self,
         code: Code,
         first: BlockNo,
@@ -626,7 +452,7 @@ impl Follower {
     }
 
     /// A replica that lost its memory and was brought up to its leader may speak again.
-    fn remember(&mut self, state: &mut State, view: &dyn LogView) {
+    pub(super) fn remember(&mut self, state: &mut State, view: &dyn LogView) {
         let reached = self
             .target
             .is_some_and(|target| view.durable_end().min(self.verified_end) >= target);
@@ -714,25 +540,4 @@ impl Follower {
             self.down(connection);
         }
     }
-}
-
-/// The save that must come before `asked` may be answered.
-fn promise_needed(asked: &Asked, state: &State, view: &dyn LogView) -> Option<Promise> {
-    if asked.epoch.0 == 0 || asked.epoch < state.promise.epoch {
-        return None;
-    }
-    let memory = match state.promise.memory {
-        ReplicaMemory::Whole => ReplicaMemory::Whole,
-        // A new log has nothing to remember; but blocks or an older promise are not a new log.
-        ReplicaMemory::Blank if asked.founding && view.log_end() == BlockNo(0) => {
-            ReplicaMemory::Whole
-        }
-        ReplicaMemory::Blank | ReplicaMemory::Lost => ReplicaMemory::Lost,
-    };
-    let promise = Promise {
-        epoch: asked.epoch,
-        leader: Some(asked.peer),
-        memory,
-    };
-    (promise != state.promise).then_some(promise)
 }

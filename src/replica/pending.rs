@@ -181,3 +181,7 @@ impl<T> Pending<T> {
         self.answers.push_back((token, result));
     }
 }
+
+#[cfg(test)]
+#[path = "pending_tests.rs"]
+mod tests;

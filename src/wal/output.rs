@@ -5,7 +5,7 @@
 //! named here stay the log's unless the text says otherwise. Read `log.rs` next.
 
 use super::op::DiskError;
-use crate::types::{BlockNo, BufferId, Epoch, NodeId, Offset, Tick};
+use crate::types::{BlockNo, BufferId, Epoch, NodeId, Offset, Tick, padded};
 use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::LogStart;
 use core::fmt;
@@ -150,6 +150,13 @@ pub struct Held {
     pub last_tick: Tick,
 }
 
+impl Held {
+    /// Bytes it takes on the disk.
+    pub fn padded_len(&self) -> usize {
+        padded(self.used_len as usize)
+    }
+}
+
 /// Where a load begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
@@ -201,7 +208,7 @@ pub enum ReadError {
 /// A cut is done: blocks may be appended and written again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutDone {
-    /// Blocks held now, all of them durable.
+    /// Blocks held now; all of them durable if any went away.
     pub log_end: BlockNo,
     /// Offset behind the last record.
     pub end_offset: Offset,

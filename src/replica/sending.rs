@@ -1,0 +1,206 @@
+//! What goes to whom, as far as credit and the connection's queue allow, and how a link looks.
+//!
+//! A link is served from its own `next` on, whatever other links do: one slow follower costs one bounded
+//! queue. At most one run is being loaded for a link at a time. Owns the send decision and the public
+//! status that follows from it; acks and refusals are `progress.rs`'s business.
+
+use super::leader::Leader;
+use super::output::{LinkStatus, LinkView, Output, SendRun};
+use super::progress::{Cause, Link, Stage};
+use super::state::State;
+use super::view::LogView;
+use crate::limits::LINK_QUEUE_BYTES;
+use crate::types::{BlockNo, ConnectionId, Time};
+use crate::wire::block::BlockHeader;
+use crate::wire::body::{CreditLimits, Replicate};
+
+impl Leader {
+    /// The weight of a block, if it was sealed here and is remembered.
+    fn weight(&self, block: BlockNo) -> Option<CreditLimits> {
+        let index = block.0.checked_sub(self.sealed_first.0)?;
+        self.sealed.get(index as usize).map(|sealed| sealed.weight)
+    }
+
+    fn fits(&self, link: &Link) -> bool {
+        match self.weight(link.next) {
+            Some(weight) => link.sender.allows(weight, link.in_flight() == 0),
+            None => link.sender.room().bytes > 0 && !link.blocked,
+        }
+    }
+
+    /// Asks for the next run of one link, if it may go.
+    pub(super) fn send(&mut self, now: Time, index: usize, state: &mut State, view: &dyn LogView) {
+        let link = &self.links[index];
+        let quiet = link.stage < Stage::Probing
+            || !self.is_open()
+            || link.stopped.is_some()
+            || link.operator_pause
+            || link.peer_pause.is_some()
+            || link.loading.is_some()
+            || link.blocked
+            || link.probe_is_out();
+        let Some(connection) = link.data.filter(|_| !quiet) else {
+            return;
+        };
+        let (next, round) = (link.next, link.round());
+        if next < view.log_start() {
+            self.links[index].stopped = Some(Cause::Trimmed);
+            return;
+        }
+        let head = self.head(next, state, view);
+        if next >= view.log_end() {
+            if link.stage == Stage::Probing {
+                self.links[index].sent(now, next, round, &[]);
+                state.send(connection, head);
+            }
+            return;
+        }
+        let room = LINK_QUEUE_BYTES.saturating_sub(link.queued) as u64;
+        let weight = self.weight(next).map_or(1, |weight| weight.bytes);
+        if !self.fits(link) || (link.queued > 0 && weight > room) {
+            return;
+        }
+        let first_max_bytes = if link.queued == 0 { u64::MAX } else { room };
+        let run = SendRun {
+            connection,
+            peer: link.peer,
+            from: next,
+            end: view.log_end(),
+            credit: link.sender.room(),
+            max_bytes: state.config.run_bytes.min(room),
+            first_max_bytes,
+            oversized: link.in_flight() == 0 && link.sender.allows_oversized(),
+            head,
+        };
+        self.links[index].loading = Some((next, round));
+        state.out.push_back(Output::SendRun(run));
+    }
+
+    fn head(&self, first: BlockNo, state: &State, view: &dyn LogView) -> Replicate {
+        let previous = first.previous();
+        let held = previous.and_then(|block| view.held(block));
+        let epoch = previous.and_then(|block| view.epoch_of(block));
+        Replicate {
+            epoch: self.epoch,
+            first,
+            prev_epoch: epoch.unwrap_or_default(),
+            prev_crc: held.map(|(_, crc)| crc).unwrap_or_default(),
+            committed_end: state.high_watermark,
+            log_start: view.log_start(),
+            count: 0,
+            records: 0,
+            padded_len: 0,
+        }
+    }
+
+    /// What an `Output::SendRun` handed to its connection.
+    pub(super) fn run_sent(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        headers: &[BlockHeader],
+    ) {
+        let found = self
+            .links
+            .iter_mut()
+            .find(|link| link.data == Some(connection));
+        let Some((link, (from, round))) = found.and_then(|link| {
+            let loading = link.loading.take()?;
+            Some((link, loading))
+        }) else {
+            return;
+        };
+        match headers.first() {
+            Some(first) => {
+                assert_eq!(first.block, from, "a run begins where it was asked for");
+                link.sent(now, from, round, headers);
+            }
+            None => link.blocked = round == link.round(),
+        }
+    }
+
+    pub(super) fn payload_left(&mut self, connection: ConnectionId, bytes: usize) {
+        let found = self
+            .links
+            .iter_mut()
+            .find(|link| link.data == Some(connection));
+        if let Some(link) = found {
+            link.queued = link.queued.saturating_sub(bytes);
+        }
+    }
+
+    pub(super) fn note_status(
+        &mut self,
+        now: Time,
+        index: usize,
+        state: &mut State,
+        view: &dyn LogView,
+    ) {
+        let link = &self.links[index];
+        let waits = link.next < view.log_end() && !self.fits(link);
+        let (status, cause) = link.current_status(waits);
+        let link = &mut self.links[index];
+        link.cause = cause;
+        if status == link.status {
+            return;
+        }
+        let told_before = link.told;
+        link.status = status;
+        link.since = now;
+        link.told = match status {
+            // A busy link may lack credit at every ack: not every time is worth a line.
+            LinkStatus::WaitingForCredit => {
+                let pause = state.config.retry_backoff_us;
+                link.credit_told_at
+                    .is_none_or(|at| now.since_us(at) >= pause)
+            }
+            LinkStatus::Replicating => told_before,
+            _ => true,
+        };
+        if !link.told {
+            return;
+        }
+        let (log, peer, why) = (state.config.log, link.peer, cause.text());
+        let (grave, text) = match status {
+            LinkStatus::Replicating => (false, "replicating".to_owned()),
+            LinkStatus::WaitingForCredit => {
+                link.credit_told_at = Some(now);
+                // S-113: the source's words.
+                (true, "replication paused: credit exhausted".to_owned())
+            }
+            LinkStatus::Paused => (link.stopped.is_some(), format!("paused ({why})")),
+            LinkStatus::Disconnected => (true, format!("disconnected ({why})")),
+        };
+        state.notice(grave, format!("{log}: link to node {peer}: {text}"));
+    }
+
+    /// The links as operators see them.
+    pub(super) fn views(&self, now: Time, view: &dyn LogView) -> Vec<LinkView> {
+        let records = |from: BlockNo| {
+            let from = from.clamp(view.log_start(), view.log_end());
+            let behind = view.end_offset_of(view.log_end()).0;
+            behind.saturating_sub(view.end_offset_of(from).0)
+        };
+        let of = |link: &Link| {
+            let skip = link.matched.0.saturating_sub(self.sealed_first.0) as usize;
+            let lacks = self.sealed.iter().skip(skip);
+            let oldest = lacks.clone().next();
+            let room = link.sender.room();
+            LinkView {
+                peer: link.peer,
+                status: link.status,
+                cause: link.cause.text(),
+                since_us: now.since_us(link.since),
+                lag_records: records(link.matched),
+                lag_bytes: lacks.map(|sealed| sealed.weight.bytes).sum(),
+                lag_us: oldest.map_or(0, |sealed| now.0.saturating_sub(sealed.tick.0)),
+                credit_records: room.records,
+                credit_bytes: room.bytes,
+                sent: link.next,
+                matched: link.matched,
+                lag_percentiles_us: [50, 95, 99].map(|p| link.lag.percentile(p)),
+            }
+        };
+        self.links.iter().map(of).collect()
+    }
+}

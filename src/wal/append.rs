@@ -1,0 +1,406 @@
+//! The write path: batches into the open block, blocks into the log, a suffix out of it.
+//!
+//! A block is sealed when it is full, when no earlier block of its log is still on its way to the
+//! disk, or when its oldest append has waited `batch_timeout` and the disk has a place. So group
+//! commit adapts by itself: an idle log writes a block per append, a busy one fills blocks. Nothing
+//! here waits: what finds no room is refused and comes again. Read `writer.rs` for what is in
+//! flight.
+
+use super::cut::{Cut, CutFlow};
+use super::ids::Purpose;
+use super::index::Tail;
+use super::log::Log;
+use super::op::DiskOp;
+use super::open::{OpenBlock, buffer_len};
+use super::output::{AppendRefusal, Appended, CutDone, Output, State};
+use super::search::{Place, Search};
+use super::writer::Job;
+use crate::buffers::Buffers;
+use crate::faults::{self, Fault};
+use crate::limits::SEGMENT_HEADER;
+use crate::types::{BlockNo, BufferId, Epoch, FileId, Time};
+use crate::wire::batch::ClientHalf;
+use crate::wire::block::BlockHeader;
+use crate::wire::checkpoint::LogStart;
+use crate::wire::segment::SegmentHeader;
+
+impl Log {
+    /// As leader: takes the batch in the first `len` bytes of `from` into the open block. The
+    /// caller has checked it (`half` is what it found) and keeps its buffer.
+    pub fn append(
+        &mut self,
+        now: Time,
+        epoch: Epoch,
+        from: BufferId,
+        len: usize,
+        half: &ClientHalf,
+        buffers: &mut dyn Buffers,
+    ) -> Result<Appended, AppendRefusal> {
+        self.check_open()?;
+        assert!(
+            len <= self.config.max_batch_bytes,
+            "the caller checks a batch's length"
+        );
+        let config = &self.config;
+        let full = |open: &OpenBlock| !open.takes(len, half.record_count, config);
+        if self.open.as_ref().is_some_and(full) && !self.seal_open(buffers) {
+            return Err(AppendRefusal::Full);
+        }
+        let mut open = self.take_open(now, epoch, buffers)?;
+        let (base_offset, tick) = open.add(now, (from, len), half, &self.config, buffers);
+        self.open = Some(open);
+        Ok(Appended {
+            block: self.index.tail.next,
+            base_offset,
+            tick,
+        })
+    }
+
+    /// As leader: appends a block of the node's own (epoch start), sealed at once. An open block is
+    /// sealed before it.
+    pub fn append_local(
+        &mut self,
+        now: Time,
+        epoch: Epoch,
+        buffers: &mut dyn Buffers,
+    ) -> Result<BlockNo, AppendRefusal> {
+        self.check_open()?;
+        let sealed = self.open.is_none() || self.seal_open(buffers);
+        if !sealed || !self.writer.may_write(LOCAL_BLOCK) {
+            return Err(AppendRefusal::Full);
+        }
+        let mut open = self.take_open(now, epoch, buffers)?;
+        open.add_local(now, &self.config, buffers);
+        let block = self.index.tail.next;
+        self.seal(open, buffers);
+        Ok(block)
+    }
+
+    fn check_open(&self) -> Result<(), AppendRefusal> {
+        match self.state {
+            State::Open if self.created.is_some() && self.cut.is_none() => Ok(()),
+            State::Failed => Err(AppendRefusal::Failed),
+            _ => Err(AppendRefusal::Closed),
+        }
+    }
+
+    /// The open block, or a new one.
+    fn take_open(
+        &mut self,
+        now: Time,
+        epoch: Epoch,
+        buffers: &mut dyn Buffers,
+    ) -> Result<OpenBlock, AppendRefusal> {
+        if let Some(open) = self.open.take() {
+            assert_eq!(open.epoch, epoch, "an epoch begins with a block of its own");
+            return Ok(open);
+        }
+        assert!(epoch >= self.index.tail.epoch, "epochs never fall in a log");
+        let buffer = buffers.take(buffer_len(&self.config));
+        let buffer = buffer.ok_or(AppendRefusal::Full)?;
+        Ok(OpenBlock::new(buffer, epoch, &self.index.tail, now))
+    }
+
+    /// As leader: seals the open block if a rule of the write path says so. To be called after
+    /// every round of events. The block's `committed_end` is what `note_committed` said last.
+    pub fn seal_if_due(&mut self, now: Time, buffers: &mut dyn Buffers) {
+        let Some(open) = &self.open else {
+            return;
+        };
+        let waited = now.since_us(open.since) >= self.config.batch_timeout_us;
+        if self.writer.is_idle() || waited || open.is_full(&self.config) {
+            self.seal_open(buffers);
+        }
+    }
+
+    /// Seals the open block if the disk has a place for it. Whether none is open now.
+    pub(super) fn seal_open(&mut self, buffers: &mut dyn Buffers) -> bool {
+        let Some(open) = self.open.take() else {
+            return true;
+        };
+        if self.writer.may_write(open.padded()) {
+            self.seal(open, buffers);
+        } else {
+            self.open = Some(open);
+        }
+        self.open.is_none()
+    }
+
+    fn seal(&mut self, open: OpenBlock, buffers: &mut dyn Buffers) {
+        let rolls = !self.segments.fits(open.padded());
+        let committed = self.committed.min(self.writer.durable_end);
+        let tail = &self.index.tail;
+        let (header, buffer) = open.seal(tail, rolls, committed, &self.config, buffers);
+        self.outputs.push_back(Output::Sealed(header, buffer));
+        self.enqueue(buffer, vec![(header, 0)], buffers);
+    }
+
+    /// Drops the open block: its batches are nowhere. For a leader that is fenced.
+    pub fn discard_open(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.outputs.push_back(Output::Release(open.buffer));
+        }
+    }
+
+    /// As follower: writes `blocks` verbatim at the log end. They lie one behind the other in
+    /// `buffer`, each padded, from its start on, and are verified and admitted. The buffer is the
+    /// log's from now on. Runs beyond the depth or window queue inside; the link's credit bounds
+    /// them. A log that failed or stops drops them.
+    pub fn write_run(&mut self, buffer: BufferId, blocks: &[BlockHeader], buffers: &dyn Buffers) {
+        if self.state != State::Open {
+            self.outputs.push_back(Output::Release(buffer));
+            return;
+        }
+        assert!(self.created.is_some(), "a blank log is created first");
+        assert!(self.cut.is_none(), "a run waits for the cut");
+        assert!(self.open.is_none(), "a follower has no open block");
+        let mut start = 0;
+        let placed = blocks.iter().map(|header| {
+            let at = start;
+            start += header.padded_len();
+            (*header, at)
+        });
+        let placed = placed.collect();
+        self.enqueue(buffer, placed, buffers);
+    }
+
+    /// Whether a write of so many bytes could go to the disk now.
+    pub fn may_write(&self, padded: usize) -> bool {
+        self.state == State::Open && self.cut.is_none() && self.writer.may_write(padded)
+    }
+
+    /// Gives blocks that lie in one buffer their places: one write for each segment they reach
+    /// into.
+    fn enqueue(
+        &mut self,
+        buffer: BufferId,
+        blocks: Vec<(BlockHeader, usize)>,
+        buffers: &dyn Buffers,
+    ) {
+        let mut job: Option<Job> = None;
+        for (header, start) in &blocks {
+            let tail = self.index.tail;
+            assert!(
+                tail.continued_by(header),
+                "block {} does not continue the log at {}",
+                header.block,
+                tail.next
+            );
+            if header.first_in_segment || self.segments.is_empty() {
+                job.take().into_iter().for_each(|job| self.writer.push(job));
+                self.segments.roll(SegmentHeader {
+                    log: self.config.log,
+                    base_block: header.block,
+                    base_offset: header.base_offset,
+                    prev_epoch: tail.epoch,
+                    prev_crc: tail.crc,
+                });
+            }
+            let padded = header.padded_len();
+            let (segment, position) = self.segments.place(padded);
+            self.index.push(header, segment, position);
+            let job = job.get_or_insert(Job {
+                buffer,
+                start: *start,
+                len: 0,
+                segment,
+                position,
+                end: header.block,
+                end_offset: header.end_offset,
+            });
+            job.len += padded;
+            job.end = header.block.next();
+            job.end_offset = header.end_offset;
+        }
+        job.into_iter().for_each(|job| self.writer.push(job));
+        let capacity = buffers.bytes(buffer).len();
+        self.recent.push(buffer, capacity, blocks);
+        self.evict();
+    }
+
+    /// Takes away every block from `from` on; an open block as well. `CutDone` follows, at once if
+    /// there is nothing to take, never if the log is closed.
+    pub fn cut(&mut self, from: BlockNo) {
+        if !matches!(self.state, State::Open | State::Stopping) {
+            return;
+        }
+        assert!(self.cut.is_none(), "one cut at a time");
+        assert!(
+            from >= self.index.start.block && from <= self.index.tail.next,
+            "a cut at {from} of a log that holds {} to {}",
+            self.index.start.block,
+            self.index.tail.next
+        );
+        assert!(
+            from >= self.committed || faults::active(Fault::TruncateBelowCommit),
+            "a cut at {from}, below the committed end {}",
+            self.committed
+        );
+        self.discard_open();
+        if from == self.index.tail.next {
+            self.say_cut(0);
+        } else {
+            self.cut = Some(Box::new(Cut::new(from)));
+        }
+    }
+
+    fn say_cut(&mut self, blocks: u64) {
+        self.outputs.push_back(Output::CutDone(CutDone {
+            log_end: self.index.tail.next,
+            end_offset: self.index.tail.end_offset,
+            blocks,
+        }));
+    }
+
+    pub(super) fn cut_op(&mut self, buffers: &mut dyn Buffers) -> Option<(DiskOp, Purpose)> {
+        loop {
+            let cut = self.cut.as_mut()?;
+            self.outputs.extend(cut.release(false).map(Output::Release));
+            let quiet = self.writer.is_idle()
+                && self.segments.is_quiet()
+                && !self.loads.is_reading()
+                && !self.trim_in_flight;
+            if cut.is_draining() && quiet {
+                let from = cut.from;
+                let search = self.search_from(from);
+                self.cut.as_mut()?.search(search);
+                continue;
+            }
+            match cut.poll(&mut self.ids, &mut self.saver, buffers) {
+                CutFlow::Op(op, purpose) => return Some((op, purpose)),
+                CutFlow::Wait => return self.save_op(buffers),
+                CutFlow::Found(search) => self.found_cut(&search),
+                CutFlow::Done => {
+                    self.finish_cut();
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Searches from a block boundary at or before the last block that stays.
+    fn search_from(&self, from: BlockNo) -> Search {
+        let before = from.previous().filter(|_| from > self.index.start.block);
+        let block = before.unwrap_or(from);
+        let first = self.segments.index_of(block).expect("the log holds it");
+        let held = self.index.held(block).map(|held| held.position);
+        let spot = self.index.spot_of(block).map(|spot| spot.position);
+        let position = held.or(spot).unwrap_or(SEGMENT_HEADER as u64);
+        let places = self.segments.iter().skip(first).map(|one| Place {
+            file: one.file.expect("no roll is under way"),
+            len: one.end,
+        });
+        Search::new(self.config.log, from, places.collect(), position)
+    }
+
+    fn found_cut(&mut self, search: &Search) {
+        let cut = self.cut.as_mut().expect("it searched");
+        let marks = search.marks.iter().map(|mark| (mark.file, mark.position));
+        let gone = self.segments.iter().filter(|one| one.base() >= cut.from);
+        let files: Vec<FileId> = gone.filter_map(|one| one.file).collect();
+        cut.found(marks.collect(), files);
+        cut.before = search.before;
+    }
+
+    fn finish_cut(&mut self) {
+        let mut cut = self.cut.take().expect("it is done");
+        let buffers: Vec<_> = core::iter::from_fn(|| cut.release(true)).collect();
+        self.outputs
+            .extend(buffers.into_iter().map(Output::Release));
+        if self.state == State::Recovering {
+            return;
+        }
+        let from = cut.from;
+        let held = self.index.tail_before(from);
+        let tail = held.or_else(|| cut.before.map(|(header, _)| Tail::behind(&header)));
+        let held = from.previous().and_then(|block| self.index.held(block));
+        let end = held.map(|held| held.position + held.padded_len() as u64);
+        let end = end.or_else(|| cut.before.map(|(_, end)| end));
+        let (Some(tail), end) = (tail, end.unwrap_or(SEGMENT_HEADER as u64)) else {
+            let text = format!("the block before {from} cannot be read");
+            return self.fail(Purpose::Cut, &text);
+        };
+        let blocks = self.index.tail.next.0 - from.0;
+        self.index.cut(tail);
+        self.segments.cut(from, end);
+        self.writer.cut(from, tail.end_offset);
+        self.committed = self.committed.min(from);
+        let released = self.recent.cut(from);
+        self.outputs
+            .extend(released.into_iter().map(Output::Release));
+        self.say_cut(blocks);
+    }
+
+    /// Takes away whole segments below `to`, as far as they are durable and committed. The log
+    /// start is saved before the first file goes. While files of an earlier trim still go it does
+    /// nothing.
+    pub fn trim(&mut self, to: BlockNo) {
+        let to = to.min(self.committed).min(self.writer.durable_end);
+        if self.state != State::Open || self.trims.is_some() || self.cut.is_some() {
+            return;
+        }
+        let Some(header) = self.segments.trim_point(to).map(|one| one.header) else {
+            return;
+        };
+        if header.base_block <= self.index.start.block {
+            return;
+        }
+        let start = LogStart {
+            block: header.base_block,
+            offset: header.base_offset,
+            prev_epoch: header.prev_epoch,
+            prev_crc: header.prev_crc,
+        };
+        self.index.trim(start);
+        let files = self.segments.trim(start.block);
+        self.saver.checkpoint.log_start = start;
+        self.set_hints();
+        self.trims = Some((self.saver.want(), files.into()));
+    }
+
+    /// Stops cleanly: what was accepted is written, then the checkpoint; `Stopped` follows. Appends
+    /// are refused from now on. A log that is not in service stops at once.
+    pub fn stop(&mut self, _now: Time, buffers: &mut dyn Buffers) {
+        match self.state {
+            State::Open => {
+                self.state = State::Stopping;
+                self.pump(buffers);
+            }
+            State::Stopping => {}
+            State::Recovering | State::Refused | State::Failed | State::Stopped => {
+                self.close();
+                self.state = State::Stopped;
+                self.outputs.push_back(Output::Stopped);
+            }
+        }
+    }
+
+    /// Ends a clean stop once nothing is under way any more.
+    pub(super) fn finish_stop(&mut self) {
+        let busy = !self.writer.is_idle() || self.open.is_some() || !self.loads.is_idle();
+        if self.state != State::Stopping || busy || self.cut.is_some() || self.trims.is_some() {
+            return;
+        }
+        let Some(clean) = self.clean else {
+            if self.created.is_none() {
+                return self.stopped();
+            }
+            self.set_hints();
+            self.saver.checkpoint.clean = true;
+            self.clean = Some(self.saver.want());
+            return;
+        };
+        if self.saver.is_saved(clean.max(self.saver.last_wanted())) {
+            self.stopped();
+        }
+    }
+
+    fn stopped(&mut self) {
+        self.close();
+        self.state = State::Stopped;
+        self.outputs.push_back(Output::Stopped);
+    }
+}
+
+/// Bytes of a block with a single batch without records.
+const LOCAL_BLOCK: usize = crate::limits::DISK_ALIGNMENT;

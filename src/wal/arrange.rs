@@ -1,0 +1,242 @@
+//! Which files are the log's, in which order, and where the scan begins: decided from the
+//! checkpoint and the files' header blocks alone.
+//!
+//! Pure. It refuses what cannot be: a file of another log, a file under another name, a missing or
+//! unreadable file whose blocks are known to have existed. Read `scan.rs` next, which walks what
+//! was arranged here.
+
+use super::config::Config;
+use super::index::Index;
+use super::op::{FileEntry, FileName};
+use super::output::{RecoveredMemory, Refusal};
+use super::recovery::{Past, Ready};
+use crate::types::{BlockNo, FileId};
+use crate::wire::block::BlockHeader;
+use crate::wire::checkpoint::{Checkpoint, LogStart, Memory};
+use crate::wire::segment::{SegmentHeader, file_name};
+use std::collections::VecDeque;
+
+/// What mends damage.
+pub(super) const MEND: &str = "restore the file from a copy, or move the log's directory away and \
+    start the node as a new member";
+
+/// A file of the log's directory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) entry: FileEntry,
+    pub(super) file: FileId,
+    pub(super) header: Option<SegmentHeader>,
+    /// The header of its first block, if there is a sound one.
+    pub(super) first: Option<BlockHeader>,
+}
+
+impl Found {
+    pub(super) fn new(entry: FileEntry) -> Found {
+        Found {
+            entry,
+            file: FileId(0),
+            header: None,
+            first: None,
+        }
+    }
+
+    pub(super) fn name(&self) -> String {
+        match self.entry.name {
+            FileName::Checkpoint => "checkpoint".to_owned(),
+            FileName::Next => "next.seg".to_owned(),
+            FileName::Segment(base) => file_name(base),
+        }
+    }
+
+    fn refuse(&self, block: BlockNo, position: u64, rule: String) -> Refusal {
+        Refusal {
+            file: self.name(),
+            position,
+            block,
+            rule,
+            mend: MEND,
+        }
+    }
+}
+
+/// What is to be scanned.
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub(super) past: Past,
+    pub(super) checkpoint: Checkpoint,
+    /// Segments with sound headers, ascending; the last one may be `next.seg`.
+    pub(super) chain: Vec<(Found, SegmentHeader)>,
+    /// The first one that is verified block by block.
+    pub(super) scan_at: usize,
+    /// Blocks below it are known to have existed.
+    pub(super) known_end: BlockNo,
+    /// A last file whose header is not sound: nothing in it may be a block.
+    pub(super) suspect: Option<Found>,
+    /// Files below the log start, and a `next.seg` that is none of the chain.
+    pub(super) frees: Vec<FileId>,
+    pub(super) index: Index,
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub(super) enum Plan {
+    /// A blank log.
+    Ready(Box<Ready>),
+    Scan(Box<Layout>),
+}
+
+/// Arranges the files, which are sorted by name with `next.seg` at the end.
+pub(super) fn arrange(config: &Config, past: Past, found: Vec<Found>) -> Result<Plan, Refusal> {
+    let (next, named): (Vec<Found>, Vec<Found>) = found
+        .into_iter()
+        .partition(|one| one.entry.name == FileName::Next);
+    if past.memory == RecoveredMemory::Blank {
+        return Ok(Plan::Ready(Box::new(Ready {
+            checkpoint: Checkpoint::default(),
+            stale_copy: None,
+            memory: RecoveredMemory::Blank,
+            index: Index::default(),
+            segments: VecDeque::new(),
+            torn: None,
+            marks: Vec::new(),
+            frees: next.iter().map(|one| one.file).collect(),
+            name: None,
+            syncs: Vec::new(),
+        })));
+    }
+    let known_end = match &past.checkpoint {
+        Some(known) if !past.unsafe_loss => known.scan_from.max(known.high_watermark),
+        _ => BlockNo(0),
+    };
+    let (mut chain, suspect) = sound_segments(config, &named, known_end)?;
+    let checkpoint = checkpoint_for(config, &past, &chain);
+    let start = checkpoint.log_start;
+    let mut frees = trimmed(&mut chain, start.block);
+    check_first(&chain, &start, known_end)?;
+    for next in next {
+        let continues = suspect.is_none()
+            && next.header.is_some_and(|header| {
+                header.log == config.log
+                    && chain
+                        .last()
+                        .map_or(start.block, |last| last.1.base_block.next())
+                        <= header.base_block
+            });
+        match next.header.filter(|_| continues) {
+            Some(header) => chain.push((next, header)),
+            None => frees.push(next.file),
+        }
+    }
+    let scan_from = if past.unsafe_loss {
+        start.block
+    } else {
+        checkpoint.scan_from
+    };
+    let named = chain
+        .iter()
+        .filter(|(one, _)| one.entry.name != FileName::Next);
+    let below = named.filter(|(_, header)| header.base_block < scan_from);
+    let scan_at = below.count().saturating_sub(1);
+    Ok(Plan::Scan(Box::new(Layout {
+        index: Index::new(start),
+        past,
+        checkpoint,
+        chain,
+        scan_at,
+        known_end,
+        suspect,
+        frees,
+    })))
+}
+
+type Chain = Vec<(Found, SegmentHeader)>;
+
+fn sound_segments(
+    config: &Config,
+    named: &[Found],
+    known_end: BlockNo,
+) -> Result<(Chain, Option<Found>), Refusal> {
+    let mut chain = Vec::with_capacity(named.len());
+    for (at, one) in named.iter().enumerate() {
+        let FileName::Segment(base) = one.entry.name else {
+            unreachable!("only segments are named");
+        };
+        let Some(header) = one.header else {
+            let is_last = at + 1 == named.len();
+            if is_last && base >= known_end {
+                return Ok((chain, Some(*one)));
+            }
+            let rule = "the segment's header is damaged and its blocks existed";
+            return Err(one.refuse(base, 0, rule.to_owned()));
+        };
+        if header.log != config.log {
+            let rule = format!("a segment of log {}, not {}", header.log, config.log);
+            return Err(one.refuse(base, 0, rule));
+        }
+        if header.base_block != base {
+            let rule = format!("its header says first block {}", header.base_block);
+            return Err(one.refuse(base, 0, rule));
+        }
+        chain.push((*one, header));
+    }
+    Ok((chain, None))
+}
+
+/// The checkpoint to go on with: the one that was read, or one made from the segments.
+fn checkpoint_for(config: &Config, past: &Past, chain: &Chain) -> Checkpoint {
+    let mut checkpoint = past.checkpoint.clone().unwrap_or_else(|| {
+        let start = chain
+            .first()
+            .map_or(LogStart::default(), |(_, first)| LogStart {
+                block: first.base_block,
+                offset: first.base_offset,
+                prev_epoch: first.prev_epoch,
+                prev_crc: first.prev_crc,
+            });
+        Checkpoint {
+            log: config.log,
+            members: config.members.clone(),
+            log_start: start,
+            scan_from: start.block,
+            ..Checkpoint::default()
+        }
+    });
+    if past.memory == RecoveredMemory::Lost {
+        checkpoint.memory = Memory::Lost;
+    }
+    checkpoint
+}
+
+/// Takes the segments that a trim left behind out of the chain.
+fn trimmed(chain: &mut Chain, start: BlockNo) -> Vec<FileId> {
+    let mut files = Vec::new();
+    while chain.len() > 1 && chain[1].1.base_block <= start {
+        files.push(chain.remove(0).0.file);
+    }
+    files
+}
+
+fn check_first(chain: &Chain, start: &LogStart, known_end: BlockNo) -> Result<(), Refusal> {
+    let refuse = |rule: &str| Refusal {
+        file: file_name(start.block),
+        position: 0,
+        block: start.block,
+        rule: rule.to_owned(),
+        mend: MEND,
+    };
+    let Some((_, first)) = chain.first() else {
+        if known_end > start.block {
+            return Err(refuse("the log's first segment file is missing"));
+        }
+        return Ok(());
+    };
+    if first.base_block != start.block {
+        return Err(refuse("the log's first segment file is missing"));
+    }
+    if first.prev_crc != start.prev_crc || first.base_offset != start.offset {
+        return Err(refuse(
+            "the segment does not begin where the checkpoint says",
+        ));
+    }
+    Ok(())
+}

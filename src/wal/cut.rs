@@ -1,0 +1,207 @@
+//! The one routine that takes a suffix of the log away, be it a torn tail or a truncation.
+//!
+//! In this order: writes, rolls and reads in flight end; the blocks to go are found on the disk;
+//! the checkpoint's `scan_from` (and its hint of the high watermark) is lowered and saved; the
+//! first 4096 bytes of every block to go are zeroed, the last one first; files that hold nothing
+//! else are freed, the last one first. So a crash at any moment leaves a shorter suffix of the same
+//! blocks and never a hole before a block that is still sound. Recovery starts at the third step.
+//! It never decides what goes: see `log.rs` and `recovery.rs`.
+
+use super::ids::{Ids, Purpose};
+use super::op::DiskOp;
+use super::output::SaveId;
+use super::reader::Reader;
+use super::saver::Saver;
+use super::search::Search;
+use crate::buffers::Buffers;
+use crate::faults::{self, Fault};
+use crate::limits::DISK_ALIGNMENT;
+use crate::types::{BlockNo, BufferId, FileId};
+use crate::wire::block::BlockHeader;
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+enum Stage {
+    Drain,
+    Search(Box<Search>),
+    Lower(Option<SaveId>),
+    Erase,
+    Free,
+}
+
+/// What a cut wants next.
+pub(super) enum CutFlow {
+    Op(DiskOp, Purpose),
+    /// Waits for an operation, a save or a buffer.
+    Wait,
+    /// The search found what is to go: tell the files to free with [`Cut::found`].
+    Found(Box<Search>),
+    Done,
+}
+
+/// A cut under way.
+#[derive(Debug)]
+pub(super) struct Cut {
+    pub(super) from: BlockNo,
+    /// The last block that stays and the position behind it, if the search came by it.
+    pub(super) before: Option<(BlockHeader, u64)>,
+    stage: Stage,
+    reader: Reader,
+    marks: VecDeque<(FileId, u64)>,
+    frees: Vec<FileId>,
+    zeros: Option<BufferId>,
+    in_flight: bool,
+}
+
+impl Cut {
+    /// A cut of everything from `from` on that first waits for what is in flight.
+    pub(super) fn new(from: BlockNo) -> Cut {
+        Cut {
+            from,
+            before: None,
+            stage: Stage::Drain,
+            reader: Reader::default(),
+            marks: VecDeque::new(),
+            frees: Vec::new(),
+            zeros: None,
+            in_flight: false,
+        }
+    }
+
+    /// A cut of known places and files, both ascending.
+    pub(super) fn of(from: BlockNo, marks: Vec<(FileId, u64)>, frees: Vec<FileId>) -> Cut {
+        let mut cut = Cut::new(from);
+        cut.found(marks, frees);
+        cut
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        matches!(self.stage, Stage::Drain)
+    }
+
+    /// Nothing is in flight any more: finds what is to go.
+    pub(super) fn search(&mut self, search: Search) {
+        self.stage = Stage::Search(Box::new(search));
+    }
+
+    pub(super) fn found(&mut self, marks: Vec<(FileId, u64)>, frees: Vec<FileId>) {
+        self.marks = marks.into();
+        self.frees = frees;
+        self.stage = Stage::Lower(None);
+    }
+
+    pub(super) fn poll(
+        &mut self,
+        ids: &mut Ids,
+        saver: &mut Saver,
+        buffers: &mut dyn Buffers,
+    ) -> CutFlow {
+        if self.in_flight {
+            return CutFlow::Wait;
+        }
+        match &mut self.stage {
+            Stage::Drain => CutFlow::Wait,
+            Stage::Search(search) => {
+                if search.run(&mut self.reader, buffers) {
+                    let done = core::mem::replace(&mut self.stage, Stage::Drain);
+                    let Stage::Search(search) = done else {
+                        unreachable!("just matched");
+                    };
+                    return CutFlow::Found(search);
+                }
+                match self.reader.poll(ids, buffers) {
+                    Some(op) => self.issue(op),
+                    None => CutFlow::Wait,
+                }
+            }
+            Stage::Lower(asked) => {
+                let id = *asked.get_or_insert_with(|| lower(saver, self.from));
+                if !saver.is_saved(id) {
+                    return CutFlow::Wait;
+                }
+                self.stage = Stage::Erase;
+                self.erase(ids, buffers)
+            }
+            Stage::Erase => self.erase(ids, buffers),
+            Stage::Free => self.free(ids),
+        }
+    }
+
+    fn issue(&mut self, op: DiskOp) -> CutFlow {
+        self.in_flight = true;
+        CutFlow::Op(op, Purpose::Cut)
+    }
+
+    fn erase(&mut self, ids: &mut Ids, buffers: &mut dyn Buffers) -> CutFlow {
+        if self.marks.is_empty() {
+            self.stage = Stage::Free;
+            return self.free(ids);
+        }
+        let zeros = match self.zeros {
+            Some(zeros) => zeros,
+            None => {
+                let Some(zeros) = buffers.take(DISK_ALIGNMENT) else {
+                    return CutFlow::Wait;
+                };
+                buffers.bytes_mut(zeros)[..DISK_ALIGNMENT].fill(0);
+                self.zeros = Some(zeros);
+                zeros
+            }
+        };
+        let mark = if faults::active(Fault::EraseFirstFirst) {
+            self.marks.pop_front()
+        } else {
+            self.marks.pop_back()
+        };
+        let (file, position) = mark.expect("there is one");
+        self.issue(DiskOp::Write {
+            ticket: ids.ticket(),
+            file,
+            position,
+            buffer: zeros,
+            start: 0,
+            len: DISK_ALIGNMENT,
+        })
+    }
+
+    fn free(&mut self, ids: &mut Ids) -> CutFlow {
+        match self.frees.pop() {
+            Some(file) => {
+                let ticket = ids.ticket();
+                self.issue(DiskOp::Free { ticket, file })
+            }
+            None => CutFlow::Done,
+        }
+    }
+
+    /// An operation ended.
+    pub(super) fn on_disk(&mut self, count: usize, buffers: &mut dyn Buffers) {
+        self.in_flight = false;
+        if let Stage::Search(_) = self.stage {
+            self.reader.on_read(count, buffers);
+        }
+    }
+
+    /// Buffers that are not needed any more; all of them once it is over.
+    pub(super) fn release(&mut self, all: bool) -> Option<BufferId> {
+        if all {
+            self.zeros.take().or_else(|| self.reader.release())
+        } else {
+            self.reader.outgrown()
+        }
+    }
+}
+
+/// Lowers what the checkpoint says of blocks that will be gone. What is saved already needs no
+/// save.
+fn lower(saver: &mut Saver, from: BlockNo) -> SaveId {
+    let checkpoint = &mut saver.checkpoint;
+    let says_more = checkpoint.scan_from > from || checkpoint.high_watermark > from;
+    checkpoint.scan_from = checkpoint.scan_from.min(from);
+    checkpoint.high_watermark = checkpoint.high_watermark.min(from);
+    if says_more {
+        saver.want()
+    } else {
+        saver.last_wanted()
+    }
+}

@@ -1,0 +1,114 @@
+//! What a log tells of itself without asking the disk.
+//!
+//! Plain answers from the state in `log.rs` and the index. Ends are exclusive. Nothing here changes
+//! anything. Read `index.rs` for how far back memory reaches.
+
+use super::config::Config;
+use super::log::Log;
+use super::output::{Held, State};
+use crate::types::{BlockNo, Epoch, Offset, Tick};
+use crate::wire::checkpoint::{Checkpoint, LogStart};
+
+impl Log {
+    /// Whether the log has something to say: see [`Log::poll_output`].
+    pub fn has_output(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
+    /// Whether nothing was ever created here.
+    pub fn is_blank(&self) -> bool {
+        self.created.is_none()
+    }
+
+    /// What the log is doing.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Whether a cut is under way: no append and no run before its `CutDone`.
+    pub fn is_cutting(&self) -> bool {
+        self.cut.is_some()
+    }
+
+    /// Where the log begins.
+    pub fn log_start(&self) -> LogStart {
+        self.index.start
+    }
+
+    /// Blocks sealed here or received; the open block does not count.
+    pub fn log_end(&self) -> BlockNo {
+        self.index.tail.next
+    }
+
+    /// Offset behind the last record of the block before `log_end`.
+    pub fn end_offset(&self) -> Offset {
+        self.index.tail.end_offset
+    }
+
+    /// Offset behind the last record accepted, the open block's included.
+    pub fn open_end_offset(&self) -> Offset {
+        let open = self.open.as_ref().map(|open| open.end_offset);
+        open.unwrap_or(self.index.tail.end_offset)
+    }
+
+    /// Blocks durable.
+    pub fn durable_end(&self) -> BlockNo {
+        self.writer.durable_end
+    }
+
+    /// Offset behind the last durable record.
+    pub fn durable_offset(&self) -> Offset {
+        self.writer.durable_offset
+    }
+
+    /// Epoch of the block before `log_end`, 0 if there is none.
+    pub fn last_epoch(&self) -> Epoch {
+        self.index.tail.epoch
+    }
+
+    /// CRC of the header of the block before `log_end`, 0 if there is none.
+    pub fn last_crc(&self) -> u32 {
+        self.index.tail.crc
+    }
+
+    /// Tick of the last batch accepted, the open block's included.
+    pub fn last_tick(&self) -> Tick {
+        let open = self.open.as_ref().map(|open| open.last_tick);
+        open.unwrap_or(self.index.tail.tick)
+    }
+
+    /// Bytes of blocks handed to the disk since the start, padding included.
+    pub fn bytes_written(&self) -> u64 {
+        self.writer.bytes_written
+    }
+
+    /// The checkpoint as it will be after every save asked for so far.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.saver.checkpoint
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Facts of a block, if it is among the newest `HELD_BLOCKS`.
+    pub fn held(&self, block: BlockNo) -> Option<Held> {
+        self.index.held(block).copied()
+    }
+
+    /// Epoch of a block of the log, or of the block before the log start.
+    pub fn epoch_of(&self, block: BlockNo) -> Option<Epoch> {
+        self.index.epoch_of(block)
+    }
+
+    /// First block of this log that was written under `epoch`.
+    pub fn first_of_epoch(&self, epoch: Epoch) -> Option<BlockNo> {
+        self.index.first_of_epoch(epoch)
+    }
+
+    /// Offset behind the last record below `block_end`: for recent blocks and the log start.
+    pub fn end_offset_of(&self, block_end: BlockNo) -> Option<Offset> {
+        self.index.end_offset_of(block_end)
+    }
+}

@@ -1,0 +1,254 @@
+//! What a log knows of its blocks without asking the disk. All of it is rebuilt from block headers.
+//!
+//! The tail (what the next block chains to), the facts of the newest `HELD_BLOCKS` blocks, the
+//! first block of each of the last `EPOCHS_HELD` epochs, and spots: positions from which a walk
+//! over headers finds any block, at most about 1 MiB of file away once the region was walked. Read
+//! `load.rs` next.
+
+use super::output::Held;
+use crate::limits::{EPOCHS_HELD, HELD_BLOCKS};
+use crate::types::{BlockNo, Epoch, Offset, Tick};
+use crate::wire::block::BlockHeader;
+use crate::wire::checkpoint::LogStart;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes of a segment file between two spots at least.
+const SPOT_BYTES: u64 = 1 << 20;
+
+/// What the next block of a log continues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tail {
+    pub(super) next: BlockNo,
+    pub(super) end_offset: Offset,
+    pub(super) epoch: Epoch,
+    pub(super) crc: u32,
+    pub(super) tick: Tick,
+}
+
+impl Tail {
+    pub(super) fn at_start(start: &LogStart) -> Tail {
+        Tail {
+            next: start.block,
+            end_offset: start.offset,
+            epoch: start.prev_epoch,
+            crc: start.prev_crc,
+            tick: Tick(0),
+        }
+    }
+
+    pub(super) fn behind(header: &BlockHeader) -> Tail {
+        Tail {
+            next: header.block.next(),
+            end_offset: header.end_offset,
+            epoch: header.epoch,
+            crc: header.header_crc,
+            tick: header.last_tick,
+        }
+    }
+
+    /// Whether `header` is the block that comes next. Header epochs never fall along a chain.
+    pub(super) fn continued_by(&self, header: &BlockHeader) -> bool {
+        header.block == self.next
+            && header.prev_header_crc == self.crc
+            && header.base_offset == self.end_offset
+            && header.epoch >= self.epoch
+    }
+}
+
+/// A known block boundary in a segment file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) block: BlockNo,
+    pub(super) segment: BlockNo,
+    pub(super) position: u64,
+    pub(super) base_offset: Offset,
+}
+
+/// The index of one log.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Index {
+    pub(super) start: LogStart,
+    pub(super) tail: Tail,
+    held: VecDeque<Held>,
+    epochs: VecDeque<(Epoch, BlockNo)>,
+    spots: BTreeMap<BlockNo, Spot>,
+}
+
+impl Index {
+    pub(super) fn new(start: LogStart) -> Index {
+        Index {
+            start,
+            tail: Tail::at_start(&start),
+            ..Index::default()
+        }
+    }
+
+    /// Takes in the next block, which lies at `position` of the segment whose first block is
+    /// `segment`.
+    pub(super) fn push(&mut self, header: &BlockHeader, segment: BlockNo, position: u64) {
+        assert_eq!(header.block, self.tail.next, "blocks come in order");
+        self.note_epoch(header.epoch, header.block);
+        self.note_spot(Spot {
+            block: header.block,
+            segment,
+            position,
+            base_offset: header.base_offset,
+        });
+        if self.held.len() == HELD_BLOCKS {
+            self.held.pop_front();
+        }
+        self.held.push_back(Held {
+            epoch: header.epoch,
+            header_crc: header.header_crc,
+            used_len: header.used_len,
+            base_offset: header.base_offset,
+            end_offset: header.end_offset,
+            position,
+            last_tick: header.last_tick,
+        });
+        self.tail = Tail::behind(header);
+    }
+
+    /// Sets where blocks will continue without having seen those before: a trusted part ends here.
+    pub(super) fn skip_to(&mut self, tail: Tail) {
+        assert!(self.held.is_empty(), "a log is trusted from its start on");
+        self.tail = tail;
+    }
+
+    /// The block is of this epoch; called in the order of blocks.
+    pub(super) fn note_epoch(&mut self, epoch: Epoch, block: BlockNo) {
+        if self.epochs.back().is_some_and(|last| last.0 == epoch) {
+            return;
+        }
+        if self.epochs.len() == EPOCHS_HELD {
+            self.epochs.pop_front();
+        }
+        self.epochs.push_back((epoch, block));
+    }
+
+    pub(super) fn note_spot(&mut self, spot: Spot) {
+        let before = self.spots.range(..=spot.block).next_back();
+        let near = before.is_some_and(|(_, known)| {
+            known.segment == spot.segment && spot.position < known.position + SPOT_BYTES
+        });
+        if !near {
+            self.spots.insert(spot.block, spot);
+        }
+    }
+
+    fn first_held(&self) -> BlockNo {
+        BlockNo(self.tail.next.0 - self.held.len() as u64)
+    }
+
+    pub(super) fn held(&self, block: BlockNo) -> Option<&Held> {
+        let at = block.0.checked_sub(self.first_held().0)?;
+        self.held.get(usize::try_from(at).ok()?)
+    }
+
+    /// The held block that has the record at `offset`.
+    pub(super) fn held_at(&self, offset: Offset) -> Option<BlockNo> {
+        let first = self.held.front()?;
+        if offset < first.base_offset || offset >= self.tail.end_offset {
+            return None;
+        }
+        let at = self.held.partition_point(|held| held.end_offset <= offset);
+        Some(BlockNo(self.first_held().0 + at as u64))
+    }
+
+    /// The nearest known boundary at or below a block.
+    pub(super) fn spot_of(&self, block: BlockNo) -> Option<Spot> {
+        self.spots
+            .range(..=block)
+            .next_back()
+            .map(|(_, spot)| *spot)
+    }
+
+    /// The nearest known boundary from which the record at `offset` is found.
+    pub(super) fn spot_at(&self, offset: Offset) -> Option<Spot> {
+        // Offsets never fall along blocks, so the last spot that does not pass the offset is it.
+        let (mut low, mut high) = (self.start.block.0, self.tail.next.0);
+        let mut best = None;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.spot_of(BlockNo(middle)) {
+                Some(spot) if spot.base_offset > offset => high = spot.block.0.max(low),
+                found => {
+                    best = found.or(best);
+                    low = middle + 1;
+                }
+            }
+        }
+        best
+    }
+
+    pub(super) fn epoch_of(&self, block: BlockNo) -> Option<Epoch> {
+        if block >= self.tail.next {
+            return None;
+        }
+        if block < self.start.block {
+            let before = block.next() == self.start.block;
+            return before.then_some(self.start.prev_epoch);
+        }
+        let at = self.epochs.partition_point(|(_, first)| *first <= block);
+        at.checked_sub(1).map(|at| self.epochs[at].0)
+    }
+
+    pub(super) fn first_of_epoch(&self, epoch: Epoch) -> Option<BlockNo> {
+        let at = self
+            .epochs
+            .binary_search_by_key(&epoch, |(known, _)| *known);
+        at.ok().map(|at| self.epochs[at].1)
+    }
+
+    pub(super) fn end_offset_of(&self, block_end: BlockNo) -> Option<Offset> {
+        if block_end == self.tail.next {
+            return Some(self.tail.end_offset);
+        }
+        if block_end == self.start.block {
+            return Some(self.start.offset);
+        }
+        Some(self.held(block_end.previous()?)?.end_offset)
+    }
+
+    /// What a block at `from` would continue, as far as memory knows.
+    pub(super) fn tail_before(&self, from: BlockNo) -> Option<Tail> {
+        if from == self.start.block {
+            return Some(Tail::at_start(&self.start));
+        }
+        let held = self.held(from.previous()?)?;
+        Some(Tail {
+            next: from,
+            end_offset: held.end_offset,
+            epoch: held.epoch,
+            crc: held.header_crc,
+            tick: held.last_tick,
+        })
+    }
+
+    /// Forgets every block from `tail.next` on.
+    pub(super) fn cut(&mut self, tail: Tail) {
+        let kept = tail.next.0.saturating_sub(self.first_held().0);
+        self.held
+            .truncate(usize::try_from(kept).unwrap_or(usize::MAX));
+        self.spots.split_off(&tail.next);
+        while self.epochs.back().is_some_and(|last| last.1 >= tail.next) {
+            self.epochs.pop_back();
+        }
+        self.tail = tail;
+    }
+
+    /// Forgets every block below a new start.
+    pub(super) fn trim(&mut self, start: LogStart) {
+        while self.first_held() < start.block && !self.held.is_empty() {
+            self.held.pop_front();
+        }
+        self.spots = self.spots.split_off(&start.block);
+        while self.epochs.len() > 1 && self.epochs[1].1 <= start.block {
+            self.epochs.pop_front();
+        }
+        if let Some(first) = self.epochs.front_mut() {
+            first.1 = first.1.max(start.block);
+        }
+        self.start = start;
+    }
+}

@@ -1,0 +1,381 @@
+//! Reads of blocks that are not in memory any more, and the search by time.
+//!
+//! A load starts at the nearest known block boundary and walks headers from there, piece by piece,
+//! to the blocks it wants. Every block it passes must be the next one of this log, chain to the one
+//! before it and, where memory knows it, have the known CRC; the blocks it brings are checked
+//! whole. So a read never brings what was not written there. It reads only what is durable. Read
+//! `log.rs` next.
+
+use super::ids::{Ids, Purpose};
+use super::index::{Index, Spot};
+use super::op::{DiskError, DiskOp};
+use super::output::{Loaded, Output, ReadError};
+use super::search::sound_header;
+use super::segments::Segments;
+use crate::buffers::Buffers;
+use crate::limits::{DISK_ALIGNMENT, SEGMENT_HEADER};
+use crate::types::{BlockNo, BufferId, LogId, Offset, padded};
+use crate::wire::batch::client_half;
+use crate::wire::block::{self, BlockHeader};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a load wants.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Goal {
+    Block(BlockNo),
+    Offset(Offset),
+    /// The first batch with a record as late as this.
+    Time(u64),
+}
+
+#[derive(Debug)]
+pub(super) struct Job {
+    request: u64,
+    goal: Goal,
+    end: BlockNo,
+    max_bytes: usize,
+    /// The next block to look at and where it is; none before the first read.
+    at: Option<Spot>,
+    prev_crc: Option<u32>,
+    buffer: Option<(BufferId, usize)>,
+    /// Bytes to read at least.
+    need: usize,
+    read_from: u64,
+    in_flight: bool,
+}
+
+/// What a piece of file came to.
+enum Walked {
+    /// More has to be read.
+    More,
+    Blocks(Vec<(BlockHeader, usize)>),
+    Found(Option<Offset>),
+    NotHeld,
+    Corrupt,
+}
+
+/// What a walk looks things up in.
+pub(super) struct Context<'a> {
+    pub(super) log: LogId,
+    pub(super) index: &'a mut Index,
+    pub(super) segments: &'a Segments,
+    pub(super) outputs: &'a mut VecDeque<Output>,
+}
+
+/// The loads of one log.
+#[derive(Debug, Default)]
+pub(super) struct Loads {
+    last: u64,
+    jobs: BTreeMap<u64, Job>,
+}
+
+impl Loads {
+    /// Asks for blocks below `end`, which is durable.
+    pub(super) fn push(&mut self, request: u64, goal: Goal, end: BlockNo, max_bytes: usize) {
+        self.last += 1;
+        let job = Job {
+            request,
+            goal,
+            end,
+            max_bytes,
+            at: None,
+            prev_crc: None,
+            buffer: None,
+            need: DISK_ALIGNMENT,
+            read_from: 0,
+            in_flight: false,
+        };
+        self.jobs.insert(self.last, job);
+    }
+
+    pub(super) fn is_reading(&self) -> bool {
+        self.jobs.values().any(|job| job.in_flight)
+    }
+
+    /// Whether nothing waits or is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// The next read, of `piece` bytes at least.
+    pub(super) fn poll(
+        &mut self,
+        piece: usize,
+        ids: &mut Ids,
+        buffers: &mut dyn Buffers,
+        context: &mut Context<'_>,
+    ) -> Option<(DiskOp, Purpose)> {
+        let mut gone = Vec::new();
+        let mut found = None;
+        for (id, job) in self.jobs.iter_mut().filter(|(_, job)| !job.in_flight) {
+            match job.read(piece, ids, buffers, context) {
+                Ok(Some(op)) => {
+                    found = Some((op, Purpose::Load(*id)));
+                    break;
+                }
+                Ok(None) => {}
+                Err(error) => gone.push((*id, error)),
+            }
+        }
+        for (id, error) in gone {
+            self.finish_failed(id, error, context.outputs);
+        }
+        found
+    }
+
+    /// A read ended.
+    pub(super) fn on_read(
+        &mut self,
+        id: u64,
+        result: Result<usize, DiskError>,
+        buffers: &mut dyn Buffers,
+        context: &mut Context<'_>,
+    ) {
+        let job = self.jobs.get_mut(&id).expect("its read was in flight");
+        job.in_flight = false;
+        let count = match result {
+            Ok(count) => count,
+            Err(error) => return self.finish_failed(id, ReadError::Disk(error), context.outputs),
+        };
+        let (buffer, _) = job.buffer.expect("held while it was read");
+        match job.walk(&buffers.bytes(buffer)[..count], context) {
+            Walked::More => {}
+            Walked::Corrupt => {
+                let error = job.corrupt(context.index);
+                self.finish_failed(id, error, context.outputs);
+            }
+            Walked::NotHeld => self.finish_failed(id, ReadError::NotHeld, context.outputs),
+            Walked::Blocks(blocks) => {
+                let result = Ok(Loaded { buffer, blocks });
+                let request = job.request;
+                self.jobs.remove(&id);
+                context
+                    .outputs
+                    .push_back(Output::Loaded { request, result });
+            }
+            Walked::Found(offset) => {
+                let request = job.request;
+                self.jobs.remove(&id);
+                let result = Ok(offset);
+                context.outputs.push_back(Output::Release(buffer));
+                context.outputs.push_back(Output::Found { request, result });
+            }
+        }
+    }
+
+    fn finish_failed(&mut self, id: u64, error: ReadError, outputs: &mut VecDeque<Output>) {
+        let job = self.jobs.remove(&id).expect("it is there");
+        outputs.extend(job.buffer.map(|(buffer, _)| Output::Release(buffer)));
+        let request = job.request;
+        outputs.push_back(match job.goal {
+            Goal::Block(_) | Goal::Offset(_) => Output::Loaded {
+                request,
+                result: Err(error),
+            },
+            Goal::Time(_) => Output::Found {
+                request,
+                result: Err(error),
+            },
+        });
+    }
+
+    /// Ends every load: the log closes.
+    pub(super) fn close(&mut self, outputs: &mut VecDeque<Output>) {
+        while let Some(id) = self.jobs.keys().next().copied() {
+            self.finish_failed(id, ReadError::NotHeld, outputs);
+        }
+    }
+}
+
+impl Job {
+    /// The nearest known boundary at or before what is wanted.
+    fn start(&self, index: &Index, segments: &Segments) -> Option<Spot> {
+        let held = match self.goal {
+            Goal::Block(block) => Some(block),
+            Goal::Offset(offset) => index.held_at(offset),
+            Goal::Time(_) => None,
+        };
+        if let Some((block, held)) = held.and_then(|block| Some((block, index.held(block)?))) {
+            return Some(Spot {
+                block,
+                segment: segments.of(block)?.base(),
+                position: held.position,
+                base_offset: held.base_offset,
+            });
+        }
+        match self.goal {
+            Goal::Block(block) if block < index.start.block => None,
+            Goal::Block(block) => index.spot_of(block),
+            Goal::Offset(offset) => index.spot_at(offset),
+            Goal::Time(_) => index.spot_of(index.start.block),
+        }
+    }
+
+    fn read(
+        &mut self,
+        piece: usize,
+        ids: &mut Ids,
+        buffers: &mut dyn Buffers,
+        context: &mut Context<'_>,
+    ) -> Result<Option<DiskOp>, ReadError> {
+        if self.at.is_none() {
+            self.at = self.start(context.index, context.segments);
+        }
+        let at = self.at.ok_or(ReadError::NotHeld)?;
+        let is_held = at.block >= context.index.start.block && at.block < context.index.tail.next;
+        let segment = context.segments.starting_at(at.segment);
+        let segment = segment.filter(|_| is_held).ok_or(ReadError::NotHeld)?;
+        let rest = usize::try_from(segment.len.saturating_sub(at.position)).unwrap_or(usize::MAX);
+        let len = padded(self.need.max(piece.min(rest)));
+        if let Some((buffer, _)) = self.buffer.filter(|(_, capacity)| *capacity < len) {
+            context.outputs.push_back(Output::Release(buffer));
+            self.buffer = None;
+        }
+        if self.buffer.is_none() {
+            let Some(buffer) = buffers.take(len) else {
+                return Ok(None);
+            };
+            self.buffer = Some((buffer, buffers.bytes(buffer).len()));
+        }
+        let (buffer, _) = self.buffer.expect("just taken");
+        self.in_flight = true;
+        self.read_from = at.position;
+        Ok(Some(DiskOp::Read {
+            ticket: ids.ticket(),
+            file: segment.file.expect("what is durable has a file"),
+            position: at.position,
+            buffer,
+            len,
+        }))
+    }
+
+    fn walk(&mut self, bytes: &[u8], context: &mut Context<'_>) -> Walked {
+        let mut blocks: Vec<(BlockHeader, usize)> = Vec::new();
+        let mut taken = 0;
+        loop {
+            let spot = self.at.expect("set by the read");
+            if spot.block >= self.end {
+                return self.at_end(blocks);
+            }
+            let rolled = context.segments.starting_at(spot.block);
+            if let Some(next) = rolled.filter(|next| next.base() != spot.segment) {
+                if !blocks.is_empty() {
+                    return Walked::Blocks(blocks);
+                }
+                self.at = Some(Spot {
+                    segment: next.base(),
+                    position: SEGMENT_HEADER as u64,
+                    ..spot
+                });
+                return Walked::More;
+            }
+            let at = (spot.position - self.read_from) as usize;
+            let rest = bytes.get(at..).unwrap_or_default();
+            if rest.len() < DISK_ALIGNMENT {
+                return self.run_out(blocks, at, DISK_ALIGNMENT);
+            }
+            let Some(header) = self.expected(rest, spot.block, context) else {
+                return Walked::Corrupt;
+            };
+            let padded = header.padded_len();
+            if self.wants(&header) {
+                if !blocks.is_empty() && taken + padded > self.max_bytes {
+                    return Walked::Blocks(blocks);
+                }
+                if rest.len() < padded {
+                    return self.run_out(blocks, at, padded);
+                }
+                if block::check_batches(rest, &header).is_err()
+                    || block::check_padding(rest, &header).is_err()
+                {
+                    return Walked::Corrupt;
+                }
+                match self.goal {
+                    Goal::Time(time) => {
+                        if let Some(offset) = first_as_late(rest, &header, time) {
+                            return Walked::Found(Some(offset));
+                        }
+                    }
+                    Goal::Block(_) | Goal::Offset(_) => {
+                        taken += padded;
+                        blocks.push((header, at));
+                    }
+                }
+            }
+            context.index.note_spot(Spot {
+                base_offset: header.base_offset,
+                ..spot
+            });
+            self.prev_crc = Some(header.header_crc);
+            self.at = Some(Spot {
+                block: header.block.next(),
+                segment: spot.segment,
+                position: spot.position + padded as u64,
+                base_offset: header.end_offset,
+            });
+        }
+    }
+
+    fn at_end(&self, blocks: Vec<(BlockHeader, usize)>) -> Walked {
+        match self.goal {
+            Goal::Time(_) => Walked::Found(None),
+            Goal::Block(_) | Goal::Offset(_) if blocks.is_empty() => Walked::NotHeld,
+            Goal::Block(_) | Goal::Offset(_) => Walked::Blocks(blocks),
+        }
+    }
+
+    /// The piece ends before `need` bytes from `at` on. A whole piece that is too short is no
+    /// block.
+    fn run_out(&mut self, blocks: Vec<(BlockHeader, usize)>, at: usize, need: usize) -> Walked {
+        if !blocks.is_empty() {
+            return Walked::Blocks(blocks);
+        }
+        if at == 0 && self.need >= need {
+            return Walked::Corrupt;
+        }
+        self.need = need;
+        Walked::More
+    }
+
+    fn expected(&self, bytes: &[u8], block: BlockNo, context: &Context<'_>) -> Option<BlockHeader> {
+        let header = sound_header(bytes, context.log)?;
+        let known = context.index.held(block).map(|held| held.header_crc);
+        let same = header.block == block
+            && known.is_none_or(|crc| crc == header.header_crc)
+            && self
+                .prev_crc
+                .is_none_or(|crc| crc == header.prev_header_crc);
+        same.then_some(header)
+    }
+
+    fn wants(&self, header: &BlockHeader) -> bool {
+        match self.goal {
+            Goal::Block(block) => header.block >= block,
+            Goal::Offset(offset) => header.end_offset > offset,
+            Goal::Time(time) => header.record_count > 0 && header.max_timestamp >= time,
+        }
+    }
+
+    fn corrupt(&self, index: &Index) -> ReadError {
+        let at = self.at.expect("set by the read");
+        if at.block < index.start.block || at.block >= index.tail.next {
+            return ReadError::NotHeld;
+        }
+        ReadError::Corrupt {
+            file: at.segment,
+            position: at.position,
+            block: at.block,
+        }
+    }
+}
+
+/// Offset of the first batch that has a record as late as `time`. Before it no batch has one, so
+/// its largest time is the running maximum.
+fn first_as_late(bytes: &[u8], header: &BlockHeader, time: u64) -> Option<Offset> {
+    block::batches(bytes, header)
+        .into_iter()
+        .find(|(at, prefix)| {
+            prefix.record_count > 0 && client_half(&bytes[*at..]).max_timestamp >= time
+        })
+        .map(|(_, prefix)| prefix.base_offset)
+}

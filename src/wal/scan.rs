@@ -1,0 +1,401 @@
+//! Walks the arranged segments to the end of the log, and looks behind it.
+//!
+//! First the trusted segments: where each begins and, if it holds a change of epoch, where. Then
+//! block by block with every check there is. Where the chain ends it goes on in the next segment if
+//! that one continues it, else it searches everything behind and lets the table in `recovery.rs`
+//! judge. It reads and never writes.
+
+use super::arrange::{Found, Layout, MEND};
+use super::config::Config;
+use super::index::{Spot, Tail};
+use super::op::FileName;
+use super::output::{Refusal, Torn};
+use super::reader::Reader;
+use super::recovery::{Head, Later, Ready, Sight, Verdict, judge, refuse_version};
+use super::search::{Place, Search, sound_header};
+use super::segments::Segment;
+use crate::buffers::Buffers;
+use crate::limits::{DISK_ALIGNMENT, SEGMENT_HEADER, WRITE_WINDOW};
+use crate::types::{BlockNo, FileId, Tick};
+use crate::wire::block::{self, BlockHeader};
+use crate::wire::segment::SegmentHeader;
+
+/// A place in the chain: which segment, which position.
+type At = (usize, u64);
+
+/// What stands where a block should be.
+#[derive(Clone, Copy, Debug)]
+enum Look {
+    Wait,
+    Good(BlockHeader),
+    Bad { head: Head, chains: bool },
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// A trusted segment, and how far its headers were walked.
+    Trust(usize, Option<(u64, Tail)>),
+    Walk(At),
+    Search(Box<Search>),
+}
+
+/// The scan of one log.
+#[derive(Debug)]
+pub(super) struct Scan {
+    config: Config,
+    layout: Layout,
+    phase: Phase,
+    /// Where the block that is not good should be, and what is there.
+    bad: Vec<(At, Head)>,
+    chains: bool,
+    /// Position behind the last good block, and how many segments hold good or trusted blocks.
+    end: u64,
+    kept: usize,
+}
+
+impl Scan {
+    pub(super) fn new(config: &Config, layout: Layout) -> Scan {
+        Scan {
+            config: config.clone(),
+            kept: layout.scan_at,
+            layout,
+            phase: Phase::Trust(0, None),
+            bad: Vec::new(),
+            chains: false,
+            end: 0,
+        }
+    }
+
+    /// Goes on as far as the reader has bytes. `Some` at the end.
+    pub(super) fn run(
+        &mut self,
+        reader: &mut Reader,
+        buffers: &dyn Buffers,
+    ) -> Result<Option<Box<Ready>>, Refusal> {
+        loop {
+            let goes_on = match &mut self.phase {
+                Phase::Trust(at, walked) => {
+                    let (at, walked) = (*at, *walked);
+                    self.trust(at, walked, reader, buffers)?
+                }
+                Phase::Walk(at) => {
+                    let at = *at;
+                    self.walk(at, reader, buffers)?
+                }
+                Phase::Search(search) => {
+                    if search.run(reader, buffers) {
+                        return self.decide().map(Some);
+                    }
+                    false
+                }
+            };
+            if !goes_on {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn trust(
+        &mut self,
+        at: usize,
+        walked: Option<(u64, Tail)>,
+        reader: &mut Reader,
+        buffers: &dyn Buffers,
+    ) -> Result<bool, Refusal> {
+        if at == self.layout.scan_at {
+            if let Some((_, header)) = self.layout.chain.get(at).filter(|_| at > 0) {
+                self.layout.index.skip_to(tail_before(header));
+            }
+            self.phase = Phase::Walk((at, SEGMENT_HEADER as u64));
+            return Ok(true);
+        }
+        let (found, segment) = self.layout.chain[at];
+        let next = self.layout.chain[at + 1].1;
+        let (position, tail) = walked.unwrap_or((SEGMENT_HEADER as u64, tail_before(&segment)));
+        if tail.next == next.base_block {
+            self.phase = Phase::Trust(at + 1, None);
+            return Ok(true);
+        }
+        let header = if tail.next == segment.base_block {
+            found.first
+        } else if position + DISK_ALIGNMENT as u64 > found.entry.len {
+            None
+        } else if reader.covers(found.file, position, DISK_ALIGNMENT, found.entry.len) {
+            sound_header(reader.bytes(position, buffers), self.config.log)
+        } else {
+            return Ok(false);
+        };
+        let header = header.filter(|header| tail.continued_by(header));
+        let Some(header) = header else {
+            let rule = "a block below scan_from is damaged or missing";
+            return Err(refuse(&found, position, tail.next, rule));
+        };
+        self.note_trusted(&header, segment.base_block, position);
+        self.phase = if header.epoch == next.prev_epoch {
+            Phase::Trust(at + 1, None)
+        } else {
+            let end = position + header.padded_len() as u64;
+            Phase::Trust(at, Some((end, Tail::behind(&header))))
+        };
+        Ok(true)
+    }
+
+    fn note_trusted(&mut self, header: &BlockHeader, segment: BlockNo, position: u64) {
+        let index = &mut self.layout.index;
+        index.note_epoch(header.epoch, header.block);
+        index.note_spot(Spot {
+            block: header.block,
+            segment,
+            position,
+            base_offset: header.base_offset,
+        });
+    }
+
+    fn walk(
+        &mut self,
+        (at, position): At,
+        reader: &mut Reader,
+        buffers: &dyn Buffers,
+    ) -> Result<bool, Refusal> {
+        let Some((found, segment)) = self.layout.chain.get(at).copied() else {
+            self.search(0, SEGMENT_HEADER as u64);
+            return Ok(true);
+        };
+        match self.look(&found, position, reader, buffers)? {
+            Look::Wait => return Ok(false),
+            Look::Good(header) => {
+                self.layout
+                    .index
+                    .push(&header, segment.base_block, position);
+                self.end = position + header.padded_len() as u64;
+                self.kept = at + 1;
+                self.bad.clear();
+                self.phase = Phase::Walk((at, self.end));
+            }
+            Look::Bad { head, chains } => {
+                self.bad.push(((at, position), head));
+                self.chains = chains;
+                let tail = self.layout.index.tail;
+                let next = self.layout.chain.get(at + 1);
+                if next.is_some_and(|(_, next)| continues(next, &tail)) {
+                    self.phase = Phase::Walk((at + 1, SEGMENT_HEADER as u64));
+                } else {
+                    let (at, position) = self.bad[0].0;
+                    self.search(at, position);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn look(
+        &self,
+        found: &Found,
+        position: u64,
+        reader: &mut Reader,
+        buffers: &dyn Buffers,
+    ) -> Result<Look, Refusal> {
+        let bad = |head, chains| Ok(Look::Bad { head, chains });
+        let len = found.entry.len;
+        if position + DISK_ALIGNMENT as u64 > len {
+            return bad(Head::Zero, false);
+        }
+        if !reader.covers(found.file, position, DISK_ALIGNMENT, len) {
+            return Ok(Look::Wait);
+        }
+        let bytes = &reader.bytes(position, buffers)[..DISK_ALIGNMENT];
+        let tail = &self.layout.index.tail;
+        refuse_version(bytes, b"MRBK", &found.name(), position, tail.next)?;
+        let Some(header) = sound_header(bytes, self.config.log) else {
+            let zero = bytes.iter().all(|byte| *byte == 0);
+            return bad(if zero { Head::Zero } else { Head::Unsound }, false);
+        };
+        let padded = header.padded_len();
+        if !tail.continued_by(&header) || position + padded as u64 > len {
+            return bad(Head::Sound, false);
+        }
+        if !reader.covers(found.file, position, padded, len) {
+            return Ok(Look::Wait);
+        }
+        let bytes = reader.bytes(position, buffers);
+        let checks = block::check_batches(bytes, &header);
+        if checks
+            .and_then(|()| block::check_padding(bytes, &header))
+            .is_err()
+        {
+            return bad(Head::Sound, true);
+        }
+        Ok(Look::Good(header))
+    }
+
+    /// Searches from a place on through everything that may hold blocks of the log: a `next.seg`
+    /// that holds no good block never had one that counted.
+    fn search(&mut self, at: usize, position: u64) {
+        let chain = self.layout.chain.iter().enumerate().skip(at);
+        let searched = chain
+            .filter(|(index, (one, _))| *index < self.kept || one.entry.name != FileName::Next)
+            .map(|(_, (one, _))| one);
+        let places = searched.chain(&self.layout.suspect).map(|one| Place {
+            file: one.file,
+            len: one.entry.len,
+        });
+        let from = self.layout.index.tail.next;
+        let search = Search::new(self.config.log, from, places.collect(), position);
+        self.phase = Phase::Search(Box::new(search));
+    }
+
+    fn sight(&self, search: &Search) -> Sight {
+        let from = self.layout.index.tail.next;
+        let unsafe_loss = self.layout.past.unsafe_loss;
+        let later = search.marks.iter().filter(|mark| mark.header.block > from);
+        let beyond = |distance: u64| distance > WRITE_WINDOW && !unsafe_loss;
+        let later = match later.map(|mark| mark.distance).max() {
+            None => Later::None,
+            Some(distance) if beyond(distance) => Later::Beyond,
+            Some(_) => Later::Within,
+        };
+        let alone = self.config.members.len() == 1 && !unsafe_loss;
+        let mut committed = search.marks.iter().map(|mark| mark.header.committed_end);
+        let heads = [Head::Sound, Head::Unsound];
+        let head = heads
+            .into_iter()
+            .find(|head| self.bad.iter().any(|(_, found)| found == head));
+        Sight {
+            head: head.unwrap_or(Head::Zero),
+            // The block is not good: if it chains, its batches are what is wrong.
+            batches: !self.chains,
+            chains: self.chains,
+            later,
+            existed: from < self.layout.known_end || alone && committed.any(|end| end > from),
+        }
+    }
+
+    fn decide(&mut self) -> Result<Box<Ready>, Refusal> {
+        let Phase::Search(search) = &self.phase else {
+            unreachable!("only a search decides");
+        };
+        let sight = self.sight(search);
+        let from = self.layout.index.tail.next;
+        let file = self.layout.suspect.map(|suspect| suspect.file);
+        if let Some(mark) = search.marks.iter().find(|mark| Some(mark.file) == file) {
+            let suspect = self.layout.suspect.expect("a mark is in it");
+            let rule = "the segment's header is damaged and blocks lie behind it";
+            return Err(refuse(&suspect, 0, mark.header.block, rule));
+        }
+        let mut marks: Vec<(FileId, u64)> = self.remnants();
+        match judge(&sight) {
+            Verdict::Good => unreachable!("a good block goes on with the walk"),
+            Verdict::Faulty => return Err(self.faulty(&sight)),
+            Verdict::End => {}
+            Verdict::Torn => {
+                let found = search.marks.iter();
+                marks.extend(found.map(|mark| (mark.file, mark.position)));
+                marks.sort_by_key(|mark| (self.order(mark.0), mark.1));
+                marks.dedup();
+            }
+        }
+        let torn = (!marks.is_empty()).then_some(Torn {
+            from,
+            blocks: marks.len() as u64,
+        });
+        Ok(self.ready(marks, torn))
+    }
+
+    fn order(&self, file: FileId) -> usize {
+        let mut files = self.layout.chain.iter().map(|(one, _)| one.file);
+        files.position(|one| one == file).unwrap_or(usize::MAX)
+    }
+
+    /// Where something stands that is not zero and not the block; in a `next.seg` that goes it may
+    /// stay.
+    fn remnants(&self) -> Vec<(FileId, u64)> {
+        let bad = self.bad.iter().filter(|((at, _), head)| {
+            let name = self.layout.chain[*at].0.entry.name;
+            *head != Head::Zero && (*at < self.kept || name != FileName::Next)
+        });
+        let places = bad.map(|((at, position), _)| (self.layout.chain[*at].0.file, *position));
+        places.collect()
+    }
+
+    fn faulty(&self, sight: &Sight) -> Refusal {
+        let from = self.layout.index.tail.next;
+        let rule = if sight.existed {
+            "a block that existed is damaged or missing"
+        } else {
+            "a block is damaged and blocks far behind it are sound"
+        };
+        match self.bad.last() {
+            Some(((at, position), _)) => refuse(&self.layout.chain[*at].0, *position, from, rule),
+            None => Refusal {
+                file: crate::wire::segment::file_name(from),
+                position: 0,
+                block: from,
+                rule: rule.to_owned(),
+                mend: MEND,
+            },
+        }
+    }
+
+    fn ready(&mut self, marks: Vec<(FileId, u64)>, torn: Option<Torn>) -> Box<Ready> {
+        let layout = &mut self.layout;
+        let (kept, gone) = layout.chain.split_at(self.kept);
+        let mut frees = core::mem::take(&mut layout.frees);
+        frees.extend(gone.iter().map(|(one, _)| one.file));
+        frees.extend(layout.suspect.map(|suspect| suspect.file));
+        let scanned = kept.get(layout.scan_at..).unwrap_or_default();
+        let name = kept
+            .iter()
+            .find(|(one, _)| one.entry.name == FileName::Next)
+            .map(|(one, header)| (one.file, header.base_block));
+        let mut segments: std::collections::VecDeque<Segment> = kept
+            .iter()
+            .map(|(one, header)| Segment {
+                header: *header,
+                file: Some(one.file),
+                end: one.entry.len,
+                len: one.entry.len,
+                named: true,
+            })
+            .collect();
+        if let Some(last) = segments.back_mut() {
+            last.end = self.end;
+        }
+        Box::new(Ready {
+            checkpoint: core::mem::take(&mut layout.checkpoint),
+            stale_copy: layout.past.stale_copy,
+            memory: layout.past.memory,
+            index: core::mem::take(&mut layout.index),
+            segments,
+            torn,
+            marks,
+            frees,
+            name,
+            syncs: scanned.iter().map(|(one, _)| one.file).collect(),
+        })
+    }
+}
+
+fn tail_before(segment: &SegmentHeader) -> Tail {
+    Tail {
+        next: segment.base_block,
+        end_offset: segment.base_offset,
+        epoch: segment.prev_epoch,
+        crc: segment.prev_crc,
+        tick: Tick(0),
+    }
+}
+
+fn continues(segment: &SegmentHeader, tail: &Tail) -> bool {
+    let before = tail_before(segment);
+    before.next == tail.next && before.crc == tail.crc && before.end_offset == tail.end_offset
+}
+
+fn refuse(found: &Found, position: u64, block: BlockNo, rule: &str) -> Refusal {
+    Refusal {
+        file: found.name(),
+        position,
+        block,
+        rule: rule.to_owned(),
+        mend: MEND,
+    }
+}

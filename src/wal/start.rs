@@ -1,0 +1,159 @@
+//! From recovery's findings to a log in service.
+//!
+//! The order: the cut of a torn tail and of files that go; the name of an adopted `next.seg`; a
+//! sync of every file that was scanned and of the directory; the first save, which clears the mark
+//! of a clean stop and raises `scan_from` to the end. Only then the end counts as durable and the
+//! log is open. A blank log is open at once and waits for `create`.
+
+use super::cut::Cut;
+use super::ids::Purpose;
+use super::log::Log;
+use super::op::DiskOp;
+use super::output::{Output, Recovered, RecoveredMemory, SaveId, State};
+use super::recovery::{Flow, Outcome, Ready};
+use super::saver::Saver;
+use super::segments::Segments;
+use super::writer::Writer;
+use crate::buffers::Buffers;
+use crate::types::{BlockNo, FileId};
+use std::collections::VecDeque;
+
+/// What is still to be done before the log is in service.
+#[derive(Debug)]
+pub(super) struct Starting {
+    recovered: Recovered,
+    steps: VecDeque<Step>,
+    in_flight: bool,
+    save: Option<SaveId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Name(FileId, BlockNo),
+    Sync(FileId),
+    SyncDirectory,
+}
+
+impl Log {
+    pub(super) fn start_op(&mut self, buffers: &mut dyn Buffers) -> Option<(DiskOp, Purpose)> {
+        if let Some(recovery) = &mut self.recovery {
+            let flow = recovery.poll(&mut self.ids, buffers);
+            self.outputs
+                .extend(recovery.release(false).map(Output::Release));
+            match flow {
+                Flow::Op(op) => return Some((op, Purpose::Recover)),
+                Flow::Wait => return None,
+                Flow::Done(outcome) => self.install(outcome),
+            }
+        }
+        if self.state != State::Recovering {
+            return None;
+        }
+        if self.cut.is_some() {
+            let op = self.cut_op(buffers);
+            if op.is_some() || self.cut.is_some() {
+                return op;
+            }
+        }
+        if let Some(op) = self.save_op(buffers) {
+            return Some(op);
+        }
+        let starting = self.starting.as_mut().expect("recovery is over");
+        if starting.in_flight {
+            return None;
+        }
+        if let Some(step) = starting.steps.pop_front() {
+            starting.in_flight = true;
+            let ticket = self.ids.ticket();
+            let op = match step {
+                Step::Name(file, base) => DiskOp::Name { ticket, file, base },
+                Step::Sync(file) => DiskOp::Sync { ticket, file },
+                Step::SyncDirectory => DiskOp::SyncDirectory { ticket },
+            };
+            return Some((op, Purpose::Settle));
+        }
+        self.first_save(buffers)
+    }
+
+    fn first_save(&mut self, buffers: &mut dyn Buffers) -> Option<(DiskOp, Purpose)> {
+        let starting = self.starting.as_mut().expect("recovery is over");
+        if starting.recovered.memory != RecoveredMemory::Blank {
+            let Some(id) = starting.save else {
+                let checkpoint = &mut self.saver.checkpoint;
+                checkpoint.clean = false;
+                checkpoint.boot_id = self.config.boot_id;
+                checkpoint.scan_from = starting.recovered.log_end;
+                checkpoint.high_watermark = starting.recovered.high_watermark;
+                let id = self.saver.want();
+                starting.save = Some(id);
+                self.created = Some(id);
+                return self.save_op(buffers);
+            };
+            if !self.saver.is_saved(id) {
+                return None;
+            }
+        }
+        self.state = State::Open;
+        let starting = self.starting.take().expect("just seen");
+        self.outputs
+            .push_back(Output::Recovered(starting.recovered));
+        self.serve_op(buffers)
+    }
+
+    pub(super) fn on_settled(&mut self) {
+        let starting = self.starting.as_mut().expect("it asked for it");
+        starting.in_flight = false;
+    }
+
+    fn install(&mut self, outcome: Outcome) {
+        if let Some(mut recovery) = self.recovery.take() {
+            let held: Vec<_> = core::iter::from_fn(|| recovery.release(true)).collect();
+            self.outputs.extend(held.into_iter().map(Output::Release));
+        }
+        let ready = match outcome {
+            Outcome::Ready(ready) => *ready,
+            Outcome::Refused(refusal) => {
+                self.state = State::Refused;
+                self.outputs.push_back(Output::Refused(refusal));
+                return;
+            }
+        };
+        self.install_ready(ready);
+    }
+
+    fn install_ready(&mut self, ready: Ready) {
+        let tail = ready.index.tail;
+        let from = tail.next;
+        let mut steps = VecDeque::new();
+        steps.extend(ready.name.map(|(file, base)| Step::Name(file, base)));
+        steps.extend(ready.syncs.into_iter().map(Step::Sync));
+        if ready.memory != RecoveredMemory::Blank {
+            steps.push_back(Step::SyncDirectory);
+        }
+        self.starting = Some(Starting {
+            recovered: Recovered {
+                memory: ready.memory,
+                torn: ready.torn,
+                log_start: ready.index.start,
+                log_end: from,
+                end_offset: tail.end_offset,
+                last_epoch: tail.epoch,
+                last_tick: tail.tick,
+                promised: ready.checkpoint.promised,
+                vote: ready.checkpoint.vote,
+                high_watermark: ready.checkpoint.high_watermark.min(from),
+            },
+            steps,
+            in_flight: false,
+            save: None,
+        });
+        if !ready.marks.is_empty() || !ready.frees.is_empty() {
+            self.cut = Some(Box::new(Cut::of(from, ready.marks, ready.frees)));
+        }
+        self.committed = ready.checkpoint.high_watermark.min(from);
+        self.saver = Saver::new(ready.checkpoint, ready.stale_copy);
+        self.segments = Segments::new(ready.segments, self.config.segment_bytes);
+        self.writer = Writer::new(self.config.write_depth, from, tail.end_offset);
+        self.index = ready.index;
+    }
+}

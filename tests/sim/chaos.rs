@@ -1,0 +1,283 @@
+//! The faults of a run: which one happens when, to whom, and when it ends.
+//!
+//! Faults of storage stay within a budget: a disk is damaged (blank, or its log closed by an error)
+//! only while no other node is damaged or down. Crashes, losses of power (of all nodes at once too),
+//! cuts and pauses know no budget: they must never cost more than time. Each fault that needs an end
+//! puts it on the world's agenda. Read `options.rs` for the kinds, `rest.rs` for how the phase ends.
+
+use super::disk::DiskFault;
+use super::network::NetOptions;
+use super::options::Fault;
+use super::rng::{Chance, Rng};
+use super::verdict::Checked;
+use super::world::{Task, World};
+use millrace::limits::CHECKPOINT_COPY;
+use millrace::wal::op::FileName;
+use millrace::wire::checkpoint::{self, Memory};
+
+/// The faults' own chance, and whether they go on.
+#[derive(Debug)]
+pub struct Chaos {
+    rng: Rng,
+    /// Whether new faults come by themselves.
+    pub active: bool,
+}
+
+/// Something on the agenda of the faults.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// The next fault.
+    Next,
+    /// What went wrong between two nodes is over.
+    Heal {
+        /// From.
+        from: usize,
+        /// To.
+        to: usize,
+    },
+    /// The network is as before.
+    NetworkSound,
+    /// A disk is as before.
+    DiskSound {
+        /// Whose.
+        node: usize,
+    },
+    /// Somebody restarts a node whose log is closed.
+    RestartFailed {
+        /// Which.
+        node: usize,
+        /// The process that closed it.
+        run: u64,
+    },
+}
+
+impl Chaos {
+    /// No faults yet.
+    pub fn new(rng: Rng) -> Chaos {
+        Chaos { rng, active: false }
+    }
+}
+
+impl World {
+    /// Begins the fault phase.
+    pub fn begin_faults(&mut self) {
+        self.chaos.active = true;
+        self.after(self.options.fault_every_us, Task::Chaos(Step::Next));
+    }
+
+    /// A step of the faults.
+    pub fn chaos_step(&mut self, step: Step) -> Checked {
+        match step {
+            Step::Next if self.chaos.active && !self.options.faults.is_empty() => {
+                let next = self.chaos.rng.between(1, 2 * self.options.fault_every_us);
+                self.after(next, Task::Chaos(Step::Next));
+                self.refresh_blank();
+                let fault = *self.chaos.rng.pick(&self.options.faults);
+                let node = self.chaos.rng.index(self.nodes.len());
+                return self.bring_about(fault, node);
+            }
+            Step::Next => {}
+            Step::Heal { from, to } => self.net.set_blocked(self.now_us, from, to, false),
+            Step::NetworkSound => self.net.options = self.options.network.clone(),
+            Step::DiskSound { node } => {
+                *self.nodes[node].disk.options_mut() = self.options.disk.clone();
+            }
+            Step::RestartFailed { node, run } if self.runs(node, run) => {
+                self.crash_node(node, false);
+                return self.start_node(node);
+            }
+            Step::RestartFailed { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Brings a fault about, if the budget has room for it.
+    pub fn bring_about(&mut self, fault: Fault, node: usize) -> Checked {
+        self.note(format_args!("fault {fault:?} at n{node}"));
+        let peer = (node + 1 + self.chaos.rng.index(2)) % self.nodes.len();
+        match fault {
+            Fault::Cut => self.cut(node, peer),
+            Fault::OneWayCut if node != peer => {
+                let lasting = self.chaos.rng.between(10_000, 1_000_000);
+                self.block(node, peer, lasting);
+                self.report.count("one_way_cut", 1);
+            }
+            Fault::OneWayCut => {}
+            Fault::Reset => {
+                let times = u64::from(self.net.reset_any(self.now_us));
+                self.report.count("reset", times);
+            }
+            Fault::Delay => self.network_for_a_while(|options| {
+                options.spike = Chance::percent(10);
+                options.spike_us = 100_000;
+            }),
+            Fault::Flip => {
+                let flip = Chance(*self.chaos.rng.pick(&[5_000, 50_000, 200_000]));
+                let which = self.chaos.rng.below(3);
+                self.network_for_a_while(|options| {
+                    options.head_flip = if which == 0 { Chance::NEVER } else { flip };
+                    options.payload_flip = if which == 1 { Chance::NEVER } else { flip };
+                });
+            }
+            Fault::Kill => self.crash_for_a_while(node, false),
+            Fault::PowerLoss => self.crash_for_a_while(node, true),
+            Fault::PowerLossOfAll => {
+                self.report.count("power_loss_of_all", 1);
+                for node in 0..self.nodes.len() {
+                    self.crash_for_a_while(node, true);
+                }
+            }
+            Fault::Pause => self.pause(node),
+            Fault::ClockStep => self.step_clock(node),
+            Fault::SlowDisk => {
+                let options = self.nodes[node].disk.options_mut();
+                options.slow = Chance::percent(30);
+                options.slow_us = 60_000;
+                self.disk_sound_later(node, 500_000);
+            }
+            Fault::WriteError | Fault::ShortWrite | Fault::NoSpace | Fault::BlankDisk => {
+                if self.budget_allows(node) {
+                    self.damage(fault, node);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `node` may be damaged: no other one is damaged or down.
+    fn budget_allows(&self, node: usize) -> bool {
+        let harmed = self.nodes.iter().filter(|other| {
+            other.blank || other.failed_since_us.is_some() || other.process.is_none()
+        });
+        let others = harmed.filter(|other| other.index != node);
+        others.count() == 0 && !self.nodes[node].blank
+    }
+
+    fn damage(&mut self, fault: Fault, node: usize) {
+        let writes = self.chaos.rng.below(4);
+        let wide = self.chaos.rng.flip();
+        let disk = &mut self.nodes[node].disk;
+        match fault {
+            Fault::ShortWrite => disk.inject(writes, DiskFault::Short),
+            Fault::WriteError if !wide => disk.inject(writes, DiskFault::Error),
+            Fault::WriteError => {
+                disk.options_mut().write_error = Chance::percent(30);
+                self.disk_sound_later(node, 20_000);
+            }
+            Fault::NoSpace if !wide => disk.inject(writes, DiskFault::NoSpace),
+            Fault::NoSpace => {
+                disk.options_mut().no_space = Chance::percent(100);
+                self.disk_sound_later(node, 20_000);
+            }
+            _ if self.nodes.len() >= 3 => self.lose_disk(node),
+            _ => {}
+        }
+    }
+
+    /// The machine's disk is replaced by a blank one while it is down.
+    pub fn lose_disk(&mut self, node: usize) {
+        self.report.count("blank_disk", 1);
+        self.crash_for_a_while(node, true);
+        self.nodes[node].disk.lose_everything();
+        self.nodes[node].image = super::image::Image::default();
+        self.nodes[node].blank = true;
+        if node == self.options.leader {
+            self.checker.leader_lost_memory();
+        }
+    }
+
+    /// Finds out, from their disks, which blank nodes were brought up again.
+    pub fn refresh_blank(&mut self) {
+        let committed = self.checker.committed_end();
+        for node in &mut self.nodes {
+            let copies = node.disk.durable_content(FileName::Checkpoint);
+            let copies = copies.map(|pages| pages.read(0, 2 * CHECKPOINT_COPY));
+            let whole = copies.is_some_and(|bytes| {
+                let (one, two) = bytes.split_at(CHECKPOINT_COPY);
+                let sound = [checkpoint::read(one), checkpoint::read(two)];
+                let newest = sound.into_iter().flatten().max_by_key(|copy| copy.sequence);
+                newest.is_some_and(|copy| copy.memory == Memory::Whole)
+            });
+            node.blank = node.blank && !(whole && node.image.end() >= committed);
+        }
+    }
+
+    fn cut(&mut self, node: usize, peer: usize) {
+        let lasting = self.chaos.rng.between(10_000, 1_500_000);
+        let alone = self.chaos.rng.flip();
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            if alone || other == peer {
+                self.block(node, other, lasting);
+                self.block(other, node, lasting);
+                self.report.count("cut", 1);
+            }
+        }
+    }
+
+    /// Nothing goes from one node to another for a while.
+    pub fn block(&mut self, from: usize, to: usize, lasting_us: u64) {
+        self.net.set_blocked(self.now_us, from, to, true);
+        self.after(lasting_us, Task::Chaos(Step::Heal { from, to }));
+    }
+
+    fn network_for_a_while(&mut self, change: impl FnOnce(&mut NetOptions)) {
+        change(&mut self.net.options);
+        let lasting = self.chaos.rng.between(20_000, 500_000);
+        self.after(lasting, Task::Chaos(Step::NetworkSound));
+    }
+
+    fn disk_sound_later(&mut self, node: usize, most_us: u64) {
+        let lasting = self.chaos.rng.between(1_000, most_us);
+        self.after(lasting, Task::Chaos(Step::DiskSound { node }));
+    }
+
+    fn crash_for_a_while(&mut self, node: usize, power_lost: bool) {
+        if self.nodes[node].process.is_none() {
+            return;
+        }
+        self.crash_node(node, power_lost);
+        self.report
+            .count(if power_lost { "power_loss" } else { "kill" }, 1);
+        let lasting = *self.chaos.rng.pick(&[1_000, 50_000, 1_000_000]);
+        let lasting = self.chaos.rng.between(500, lasting);
+        self.after(lasting, Task::Restart { node });
+    }
+
+    /// A node's process ends now.
+    pub fn crash_node(&mut self, node: usize, power_lost: bool) {
+        self.note(format_args!("n{node} crashes, power lost: {power_lost}"));
+        let (lost, torn) = self.nodes[node].crash(power_lost, &mut self.chaos.rng);
+        self.report.count("lost_write", lost);
+        self.report.count("torn_write", torn);
+        self.net.stopped(self.now_us, node, power_lost);
+        if self.options.has(Fault::ClockStep) && self.chaos.rng.flip() {
+            self.nodes[node].clock_ahead_us = self.chaos.rng.below(20_000_000);
+        }
+    }
+
+    fn pause(&mut self, node: usize) {
+        let lasting = self.chaos.rng.between(1_000, 1_200_000);
+        self.pause_for(node, lasting);
+    }
+
+    /// A node's process gets no time for a while.
+    pub fn pause_for(&mut self, node: usize, lasting_us: u64) {
+        if !self.nodes[node].awake() {
+            return;
+        }
+        let until_us = self.now_us + lasting_us;
+        let process = self.nodes[node].process.as_mut().expect("it is awake");
+        process.paused_until_us = Some(until_us);
+        self.nodes[node].paused_us += lasting_us;
+        self.net.set_paused(self.now_us, node, true);
+        let run = self.nodes[node].run;
+        self.after(lasting_us, Task::Unpause { node, run });
+        self.report.count("pause", 1);
+    }
+
+    fn step_clock(&mut self, node: usize) {
+        let most = *self.chaos.rng.pick(&[10_000, 2_000_000, 86_400_000_000]);
+        self.nodes[node].clock_ahead_us += self.chaos.rng.between(1, most);
+        self.report.count("clock_step", 1);
+    }
+}

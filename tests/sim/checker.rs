@@ -1,0 +1,318 @@
+//! The checkers: what must be true of a history, whoever made it.
+//!
+//! Apart from the simulator and from the code under test: they are told facts (what was sent, what was
+//! answered, what the disks held at that moment, what a node said of itself) and return a verdict. So
+//! each can be tested with a history made by hand. They never look into a node. `verdict.rs` has the
+//! names, `log_checks.rs` the checks of whole logs at the end of a run.
+
+use super::facts::{Ack, BatchFacts, BatchId, BlockFacts};
+use super::verdict::{Checked, Name, ensure};
+use millrace::types::{Level, ReadLevel};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// An append that a client sent.
+#[derive(Clone, Copy, Debug)]
+pub struct SentAppend {
+    /// The connection it went over: appends of one session keep their order.
+    pub session: u64,
+    /// Over the client's half and the body.
+    pub digest: u64,
+    /// Its records.
+    pub record_count: u32,
+}
+
+/// What the disks held when an answer was given.
+#[derive(Clone, Copy, Debug)]
+pub struct Holders {
+    /// Whether the answering leader's disk held the block, with the batch at its place.
+    pub leader: bool,
+    /// Nodes, the leader among them, whose disks held that very block and all before it.
+    pub nodes: usize,
+}
+
+/// What a node says of its positions, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Number of its process: rises with each restart.
+    pub run: u64,
+    /// Committed blocks.
+    pub high_watermark: u64,
+    /// Durable blocks.
+    pub durable_end: u64,
+    /// Blocks held.
+    pub log_end: u64,
+    /// Blocks it says it has cut, in this run.
+    pub blocks_cut: u64,
+}
+
+/// A read's answer.
+#[derive(Clone, Debug)]
+pub struct ReadAnswer {
+    /// Which node gave it.
+    pub node: usize,
+    /// The level asked for.
+    pub level: ReadLevel,
+    /// The offset asked for.
+    pub asked: u64,
+    /// What came; none where the bytes were no batches.
+    pub batches: Option<Vec<BatchFacts>>,
+    /// Offset behind the last record, as the answer says.
+    pub next: u64,
+    /// Offset behind the last committed record, as the answer says.
+    pub high_watermark: u64,
+}
+
+/// Everything that was said and seen, and what follows from it.
+#[derive(Debug)]
+pub struct Checker {
+    majority: usize,
+    pub(super) sent: BTreeMap<BatchId, SentAppend>,
+    pub(super) acked: BTreeMap<BatchId, (Ack, u64)>,
+    pub(super) refused: BTreeSet<BatchId>,
+    /// Per session: sequence -> acknowledged range of offsets.
+    sessions: BTreeMap<u64, BTreeMap<u32, (u64, u64)>>,
+    /// The log as committed, by number, from the first block on.
+    pub(super) committed: Vec<Rc<BlockFacts>>,
+    /// Committed batches with records, by their first offset.
+    by_offset: BTreeMap<u64, BatchFacts>,
+    /// (epoch, block) -> header CRC and digest, as first written anywhere.
+    written: BTreeMap<(u32, u64), (u32, u64)>,
+    marks: BTreeMap<usize, Marks>,
+    /// Rises when a leader lost its memory: earlier `leader` acks may be gone then.
+    pub(super) memory_losses: u64,
+}
+
+impl Checker {
+    /// A checker of a set with so many members.
+    pub fn new(members: usize) -> Checker {
+        Checker {
+            majority: members / 2 + 1,
+            sent: BTreeMap::new(),
+            acked: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            sessions: BTreeMap::new(),
+            committed: Vec::new(),
+            by_offset: BTreeMap::new(),
+            written: BTreeMap::new(),
+            marks: BTreeMap::new(),
+            memory_losses: 0,
+        }
+    }
+
+    /// Number of the first block not known to be committed.
+    pub fn committed_end(&self) -> u64 {
+        self.committed.len() as u64
+    }
+
+    /// Offset behind the last committed record.
+    pub fn committed_offset(&self) -> u64 {
+        self.committed.last().map_or(0, |block| block.end_offset)
+    }
+
+    /// Appends acknowledged at this level.
+    pub fn acked_count(&self, level: Level) -> u64 {
+        self.acked
+            .values()
+            .filter(|(ack, _)| ack.level == level)
+            .count() as u64
+    }
+
+    /// A client sends an append.
+    pub fn append_sent(&mut self, id: BatchId, append: SentAppend) {
+        let before = self.sent.insert(id, append);
+        assert!(before.is_none(), "clients never send an append again");
+    }
+
+    /// A node refuses an append for good: it is not in the log and never will be.
+    pub fn append_refused(&mut self, id: BatchId) {
+        self.refused.insert(id);
+    }
+
+    /// The leader's disk was replaced by a blank one.
+    pub fn leader_lost_memory(&mut self) {
+        self.memory_losses += 1;
+    }
+
+    /// A node acknowledges an append. `holders` is what the disks hold at this very moment.
+    pub fn append_acked(&mut self, id: BatchId, ack: Ack, holders: Holders) -> Checked {
+        let sent = self.sent[&id];
+        let name = Name::AckedBeforeDurable;
+        ensure(ack.level == Level::Local || holders.leader, name, || {
+            format!("{id:?} {ack:?}: the leader's own disk does not hold it")
+        })?;
+        let enough = ack.level != Level::Quorum || holders.nodes >= self.majority;
+        ensure(enough, name, || {
+            format!("{id:?} {ack:?}: durable on {} node(s) only", holders.nodes)
+        })?;
+        let before = self.acked.insert(id, (ack, self.memory_losses));
+        ensure(before.is_none(), Name::AckedTwice, || {
+            format!("{id:?} was answered twice: {before:?}, then {ack:?}")
+        })?;
+        let range = (
+            ack.base_offset,
+            ack.base_offset + u64::from(sent.record_count),
+        );
+        let session = self.sessions.entry(sent.session).or_default();
+        let earlier = session.range(..id.sequence).next_back();
+        let later = session.range(id.sequence + 1..).next();
+        let ordered = earlier.is_none_or(|(_, (_, end))| *end <= range.0)
+            && later.is_none_or(|(_, (start, _))| range.1 <= *start);
+        ensure(ordered, Name::Reordered, || {
+            format!("{id:?} at {range:?}, its neighbours {earlier:?} and {later:?}")
+        })?;
+        session.insert(id.sequence, range);
+        Ok(())
+    }
+
+    /// A node says (to its leader) that it holds everything below `said_end`; its disk does up to
+    /// `disk_end`, as a chain of blocks that are the leader's.
+    pub fn position_said(&self, node: usize, said_end: u64, disk_end: u64) -> Checked {
+        ensure(said_end <= disk_end, Name::AckedBeforeDurable, || {
+            format!("node {node} says it holds all below {said_end}, its disk does to {disk_end}")
+        })
+    }
+
+    /// A node wrote a block durably. One epoch writes one block of each number: same bytes anywhere.
+    pub fn block_written(&mut self, node: usize, facts: &BlockFacts) -> Checked {
+        let key = (facts.epoch, facts.block);
+        let mine = (facts.header_crc, facts.digest);
+        let first = *self.written.entry(key).or_insert(mine);
+        ensure(first == mine && facts.sound, Name::BytesDiffer, || {
+            format!(
+                "node {node} wrote block {} of epoch {}: {mine:x?} where {first:x?} was first, \
+                 sound: {}",
+                facts.block, facts.epoch, facts.sound
+            )
+        })
+    }
+
+    /// A node says that `facts` is committed; `nodes` disks hold it and all before it.
+    pub fn committed_seen(&mut self, node: usize, facts: &Rc<BlockFacts>, nodes: usize) -> Checked {
+        if let Some(known) = self.committed.get(facts.block as usize) {
+            return ensure(known == facts, Name::CommittedChanged, || {
+                format!(
+                    "block {} was {known:?}, node {node} has {facts:?}",
+                    facts.block
+                )
+            });
+        }
+        assert_eq!(facts.block, self.committed_end(), "told in order");
+        ensure(nodes >= self.majority, Name::WatermarkWentBack, || {
+            format!(
+                "node {node} counts block {} as committed, {nodes} disk(s) hold it",
+                facts.block
+            )
+        })?;
+        let chained = facts.block == 0
+            || self.committed.last().map(|last| last.header_crc) == Some(facts.prev_header_crc);
+        ensure(chained, Name::CommittedChanged, || {
+            format!(
+                "block {} does not follow the committed one before it",
+                facts.block
+            )
+        })?;
+        for batch in facts.batches.iter().filter(|batch| batch.record_count > 0) {
+            self.by_offset.insert(batch.base_offset, batch.clone());
+        }
+        self.committed.push(Rc::clone(facts));
+        Ok(())
+    }
+
+    /// A node's positions. `disk_end` is where the chain of blocks on its disk ends.
+    pub fn marks_seen(&mut self, node: usize, marks: Marks, disk_end: u64) -> Checked {
+        let name = Name::WatermarkWentBack;
+        let before = self.marks.insert(node, marks);
+        let ordered =
+            marks.high_watermark <= marks.durable_end && marks.durable_end <= marks.log_end;
+        ensure(ordered, name, || {
+            format!("node {node}: not high watermark <= durable end <= log end: {marks:?}")
+        })?;
+        ensure(
+            marks.durable_end <= disk_end,
+            Name::AckedBeforeDurable,
+            || format!("node {node}: {marks:?}, its disk holds blocks up to {disk_end}"),
+        )?;
+        let Some(before) = before.filter(|before| before.run == marks.run) else {
+            return ensure(marks.durable_end == disk_end, name, || {
+                format!("node {node} recovered {marks:?} where its disk has all to {disk_end}")
+            });
+        };
+        let cut = marks.blocks_cut > before.blocks_cut;
+        ensure(marks.durable_end >= before.durable_end || cut, name, || {
+            format!("node {node}: durable end {before:?} -> {marks:?} without a cut")
+        })?;
+        ensure(marks.high_watermark >= before.high_watermark, name, || {
+            format!("node {node}: high watermark {before:?} -> {marks:?}")
+        })
+    }
+
+    /// A node answers a read. `node_committed` is the offset behind what that node counts as
+    /// committed; what lies below was told through `committed_seen` before.
+    pub fn read_answered(&self, answer: &ReadAnswer, node_committed: u64) -> Checked {
+        let wrong = |why: &str| ensure(false, Name::ReadWrong, || format!("{why}: {answer:?}"));
+        let Some(batches) = &answer.batches else {
+            return wrong("bytes that are no batches");
+        };
+        if answer.high_watermark > self.committed_offset() {
+            return wrong("its high watermark is above what is committed");
+        }
+        if answer.level == ReadLevel::Committed && answer.next > self.committed_offset() {
+            return wrong("a committed read above the high watermark");
+        }
+        let mut at = None;
+        for batch in batches {
+            if at.is_some_and(|at| at != batch.base_offset) {
+                return wrong("batches that do not follow one another");
+            }
+            let first = at.is_none() && batch.record_count > 0;
+            if first && !(batch.base_offset..batch.end_offset()).contains(&answer.asked) {
+                return wrong("the first batch does not hold the offset asked for");
+            }
+            if batch.record_count > 0 && self.sent_as(batch).is_none() {
+                return wrong("a batch that nobody sent");
+            }
+            let committed = batch.end_offset() <= node_committed.min(self.committed_offset());
+            let same = self.by_offset.get(&batch.base_offset) == Some(batch);
+            if committed && batch.record_count > 0 && !same {
+                return wrong("another batch than the committed one");
+            }
+            at = Some(batch.end_offset());
+        }
+        if at.is_some_and(|at| at != answer.next) {
+            return wrong("it ends elsewhere than it says");
+        }
+        Ok(())
+    }
+
+    /// The append that a found batch is, if its bytes are those that were sent.
+    pub(super) fn sent_as(&self, batch: &BatchFacts) -> Option<BatchId> {
+        let id = batch.id?;
+        let sent = self.sent.get(&id)?;
+        let same = sent.digest == batch.digest && sent.record_count == batch.record_count;
+        same.then_some(id)
+    }
+}
+
+/// A link's credit at rest, and what it must be.
+pub fn credit_at_rest(link: &str, records: (u64, u64), bytes: (u64, u64)) -> Checked {
+    let same = records.0 == records.1 && bytes.0 == bytes.1;
+    ensure(same, Name::CreditLeak, || {
+        format!(
+            "{link}: at rest the credit is {} records, {} bytes; granted were {} and {}",
+            records.0, bytes.0, records.1, bytes.1
+        )
+    })
+}
+
+/// Bytes of buffers that a node holds, and the bound that follows from its settings.
+pub fn memory_held(node: usize, held: usize, bound: usize, when: &str) -> Checked {
+    ensure(held <= bound, Name::MemoryUnbounded, || {
+        format!("node {node} holds {held} bytes of buffers {when}, at most {bound} add up")
+    })
+}
+
+/// Something that was to happen within some virtual time.
+pub fn done_in_time(done: bool, what: impl FnOnce() -> String) -> Checked {
+    ensure(done, Name::Stuck, what)
+}

@@ -1,0 +1,33 @@
+//! What the simulated runs share: chance, memory, disk; network, world and checkers for clusters.
+//!
+//! Nothing here has a clock, a thread or a file: a run is a function of its seed. Each test target
+//! uses a part of it, so unused items are no warning. Read `disk.rs` for the heart of it.
+
+#![allow(dead_code)]
+
+pub mod buffers;
+pub mod chaos;
+pub mod checker;
+pub mod client;
+pub mod content;
+pub mod disk;
+pub mod disk_crash;
+pub mod disk_options;
+pub mod facts;
+pub mod framing;
+pub mod image;
+pub mod log_checks;
+pub mod network;
+pub mod network_parts;
+pub mod node;
+pub mod options;
+pub mod report;
+pub mod rest;
+pub mod rng;
+pub mod runs;
+pub mod scenarios;
+pub mod trace;
+pub mod verdict;
+pub mod world;
+pub mod world_client;
+pub mod world_node;

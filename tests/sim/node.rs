@@ -1,0 +1,218 @@
+//! A simulated node: a disk that outlives its processes, and the process that runs now.
+//!
+//! The process is the shell around one `millrace::shard::Shard`: its pool of buffers, the names of its
+//! open files, the connections it knows, and what waits for it while it gets no time. All of it is gone
+//! after a crash; the disk stays, in one of the states a crash may leave. Read `world.rs` next.
+
+use super::buffers::SimBuffers;
+use super::disk::Disk;
+use super::disk_crash::Outcome;
+use super::image::Image;
+use super::options::Options;
+use super::rng::Rng;
+use millrace::shard::{Event, Shard, ShardConfig};
+use millrace::types::{ConnectionId, FileId, LogId, NodeId, OriginId, ShardId, Time};
+use millrace::wal::op::{DiskOp, FileName};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The log of every run.
+pub const LOG: LogId = LogId {
+    origin: OriginId(7),
+    shard: ShardId(0),
+};
+
+/// The wall clock when virtual time is 0, microseconds.
+const WALL_START_US: u64 = 1_700_000_000_000_000;
+
+/// The id of the node with this index.
+pub fn node_id(index: usize) -> NodeId {
+    NodeId(index as u32 + 1)
+}
+
+/// The index of the node with this id.
+pub fn node_index(id: NodeId) -> usize {
+    id.0 as usize - 1
+}
+
+/// Something that arrived while it could not be given to the process.
+#[derive(Debug)]
+pub enum Arrival {
+    /// An event, ready.
+    Event(Event),
+    /// A frame from a peer.
+    Frame {
+        /// On which connection.
+        connection: ConnectionId,
+        /// Its bytes.
+        bytes: Vec<u8>,
+    },
+    /// A client's request.
+    Request {
+        /// Which client.
+        client: usize,
+        /// Its connection.
+        connection: ConnectionId,
+        /// The number of the request.
+        correlation: u64,
+        /// What it wants.
+        request: super::client::ClientRequest,
+    },
+}
+
+/// One running process.
+#[derive(Debug)]
+pub struct Process {
+    /// The system under test.
+    pub shard: Shard,
+    /// Its memory.
+    pub buffers: SimBuffers,
+    /// Open files by id.
+    pub files: BTreeMap<FileId, FileName>,
+    /// What each disk operation in flight is, for its completion.
+    pub operations: BTreeMap<u64, DiskOp>,
+    /// Connections with peers that it was told of and that are not over.
+    pub connections: BTreeSet<ConnectionId>,
+    /// Arrived during a pause, in order.
+    pub inbox: VecDeque<Arrival>,
+    /// Arrived when no buffer was free, in order.
+    pub starved: VecDeque<Arrival>,
+    /// Until when it gets no time.
+    pub paused_until_us: Option<u64>,
+    /// Whether it said that it stopped cleanly.
+    pub stopped: bool,
+    /// Times it was woken by its timer at this virtual moment, to find one that spins.
+    pub timer_spins: (u64, u32),
+    /// Committed blocks that the checkers were told of.
+    pub told_committed: u64,
+}
+
+/// A node.
+#[derive(Debug)]
+pub struct Node {
+    /// Its index.
+    pub index: usize,
+    /// Its disk.
+    pub disk: Disk,
+    /// What the disk durably holds.
+    pub image: Image,
+    /// What runs.
+    pub process: Option<Process>,
+    /// Number of its process, or of the last one.
+    pub run: u64,
+    /// How far its wall clock is from the true one, microseconds.
+    pub clock_ahead_us: u64,
+    /// Whether it has a blank disk that was not brought up again.
+    pub blank: bool,
+    /// Whether its log was closed by a disk error, and when it will be restarted.
+    pub failed_since_us: Option<u64>,
+    /// Number of the kernel's boot.
+    pub boot: u8,
+    /// Whether the operator says that a blank disk here is a new member.
+    pub new_member: bool,
+    /// How long its processes got no time, in all.
+    pub paused_us: u64,
+}
+
+impl Node {
+    /// A node with an empty disk that does not run.
+    pub fn new(index: usize, options: &Options, rng: &mut Rng) -> Node {
+        let disk = Disk::new(options.disk.clone(), rng.next_u64());
+        Node {
+            index,
+            image: Image::scan(&disk),
+            disk,
+            process: None,
+            run: 0,
+            clock_ahead_us: rng.below(10_000_000),
+            blank: false,
+            failed_since_us: None,
+            boot: 1,
+            new_member: false,
+            paused_us: 0,
+        }
+    }
+
+    /// The node's clock.
+    pub fn time(&self, now_us: u64) -> Time {
+        Time(WALL_START_US + now_us + self.clock_ahead_us)
+    }
+
+    /// Virtual time when the node's clock shows `time`.
+    pub fn virtual_us(&self, time: Time) -> u64 {
+        time.0.saturating_sub(WALL_START_US + self.clock_ahead_us)
+    }
+
+    /// Whether its process is there and gets time.
+    pub fn awake(&self) -> bool {
+        let process = self.process.as_ref();
+        process.is_some_and(|process| process.paused_until_us.is_none())
+    }
+
+    /// Starts a process on what the disk holds.
+    pub fn start(&mut self, now_us: u64, options: &Options) {
+        assert!(self.process.is_none(), "one process a node");
+        self.run += 1;
+        self.failed_since_us = None;
+        self.image = Image::scan(&self.disk);
+        let config = self.config(options);
+        let shard = Shard::new(config, self.disk.files(), self.time(now_us));
+        self.process = Some(Process {
+            shard,
+            buffers: SimBuffers::new(options.pool_bytes),
+            files: BTreeMap::new(),
+            operations: BTreeMap::new(),
+            connections: BTreeSet::new(),
+            inbox: VecDeque::new(),
+            starved: VecDeque::new(),
+            paused_until_us: None,
+            stopped: false,
+            timer_spins: (0, 0),
+            told_committed: 0,
+        });
+    }
+
+    fn config(&self, options: &Options) -> ShardConfig {
+        let members = (0..options.members).map(node_id).collect();
+        let (me, leader) = (node_id(self.index), node_id(options.leader));
+        let mut config = ShardConfig::with_defaults(me, leader, LOG, members);
+        config.link = options.link;
+        config.new_member = self.new_member;
+        config.wal.segment_bytes = options.disk.segment_bytes;
+        config.wal.max_block_bytes = options.max_block_bytes;
+        config.wal.max_batch_bytes = options.max_batch_bytes;
+        config.wal.max_block_records = options.max_block_records;
+        config.wal.write_depth = options.write_depth;
+        config.wal.batch_timeout_us = options.batch_timeout_us;
+        config.wal.boot_id = [self.boot; 16];
+        config
+    }
+
+    /// The process is gone, with what its disk had in flight in a state that chance chooses. Returns
+    /// how many writes were lost, and how many were torn.
+    pub fn crash(&mut self, power_lost: bool, rng: &mut Rng) -> (u64, u64) {
+        self.process = None;
+        let mut counts = (0, 0);
+        if power_lost {
+            let outcomes: Vec<Outcome> = self
+                .disk
+                .in_flight()
+                .map(|op| Outcome::any(op, rng))
+                .collect();
+            for (op, outcome) in self.disk.in_flight().zip(&outcomes) {
+                match outcome {
+                    Outcome::Not if matches!(op, DiskOp::Write { .. }) => counts.0 += 1,
+                    Outcome::Sectors(which) if which.iter().any(|there| *there) => {
+                        counts.1 += u64::from(which.iter().any(|there| !there));
+                    }
+                    _ => {}
+                }
+            }
+            self.disk = self.disk.crash_with(&outcomes, rng);
+            self.boot = self.boot.wrapping_add(1);
+        } else {
+            self.disk = self.disk.kill(rng);
+        }
+        self.image = Image::scan(&self.disk);
+        counts
+    }
+}

@@ -1,0 +1,223 @@
+//! The options of a run, drawn from its seed: how big, how fast, and which faults.
+//!
+//! A swarm: each seed leaves out some kinds of faults and turns others up, so that rare combinations
+//! are reached without any one run drowning in all of them. Everything a run depends on is in here;
+//! a directed scenario starts from `quiet` and changes what it needs. Read `world.rs` next.
+
+use super::disk_options::DiskOptions;
+use super::network_parts::NetOptions;
+use super::rng::{Chance, Rng};
+use millrace::shard::LinkConfig;
+use millrace::types::padded;
+
+/// Kinds of faults that the run may bring about by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// Two nodes, or one and all others, hear nothing of each other.
+    Cut,
+    /// One node does not hear another one, which hears it.
+    OneWayCut,
+    /// A connection is dropped.
+    Reset,
+    /// Frames take much longer for a while.
+    Delay,
+    /// Bits of frames are inverted for a while.
+    Flip,
+    /// A process dies, its kernel lives.
+    Kill,
+    /// A machine loses power.
+    PowerLoss,
+    /// All machines lose power at one instant.
+    PowerLossOfAll,
+    /// A process gets no time for a while.
+    Pause,
+    /// A node's clock jumps.
+    ClockStep,
+    /// A write fails.
+    WriteError,
+    /// A write is short.
+    ShortWrite,
+    /// There is no space for a write.
+    NoSpace,
+    /// A disk is slow for a while.
+    SlowDisk,
+    /// A machine comes back with a blank disk.
+    BlankDisk,
+}
+
+impl Fault {
+    /// Every kind.
+    pub const ALL: [Fault; 15] = [
+        Fault::Cut,
+        Fault::OneWayCut,
+        Fault::Reset,
+        Fault::Delay,
+        Fault::Flip,
+        Fault::Kill,
+        Fault::PowerLoss,
+        Fault::PowerLossOfAll,
+        Fault::Pause,
+        Fault::ClockStep,
+        Fault::WriteError,
+        Fault::ShortWrite,
+        Fault::NoSpace,
+        Fault::SlowDisk,
+        Fault::BlankDisk,
+    ];
+}
+
+/// What a run is like.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Members of the set.
+    pub members: usize,
+    /// Which of them is placed as leader.
+    pub leader: usize,
+    /// Virtual length of the fault phase, microseconds.
+    pub fault_phase_us: u64,
+    /// Mean time between two faults, microseconds.
+    pub fault_every_us: u64,
+    /// Faults that happen.
+    pub faults: Vec<Fault>,
+    /// The network without faults.
+    pub network: NetOptions,
+    /// The disks without faults.
+    pub disk: DiskOptions,
+    /// The links.
+    pub link: LinkConfig,
+    /// A block closes before it would grow past this.
+    pub max_block_bytes: usize,
+    /// Largest batch, header included.
+    pub max_batch_bytes: usize,
+    /// A block closes before it would hold more records.
+    pub max_block_records: u32,
+    /// Writes in flight at most.
+    pub write_depth: usize,
+    /// The oldest append waits at most so long for its block to close, microseconds.
+    pub batch_timeout_us: u64,
+    /// Clients that append and read.
+    pub clients: usize,
+    /// Requests that a client has unanswered at most.
+    pub client_window: usize,
+    /// Mean time between two requests of a client, microseconds.
+    pub client_every_us: u64,
+    /// Largest value of a usual record.
+    pub value_bytes: usize,
+    /// How often an append is as large as may be.
+    pub large_append: Chance,
+    /// How often a bit of an append is inverted on its way to the node.
+    pub append_flip: Chance,
+    /// Bytes of buffers that a node lends at a time.
+    pub pool_bytes: usize,
+}
+
+impl Options {
+    /// A sound network, sound disks, no faults: the start of a directed scenario.
+    pub fn quiet(members: usize) -> Options {
+        Options {
+            members,
+            leader: 0,
+            fault_phase_us: 2_000_000,
+            fault_every_us: 500_000,
+            faults: Vec::new(),
+            network: NetOptions {
+                latency_us: (50, 200),
+                bytes_per_us: 100,
+                spike: Chance::NEVER,
+                spike_us: 50_000,
+                head_flip: Chance::NEVER,
+                payload_flip: Chance::NEVER,
+                socket_bytes: 128 << 10,
+                dial_timeout_us: 300_000,
+            },
+            disk: DiskOptions::sound(256 << 10),
+            link: LinkConfig {
+                initial_credit: 4096,
+                initial_credit_bytes: 256 << 10,
+                rpc_timeout_us: 500_000,
+                retry_backoff_us: 50_000,
+                heartbeat_us: 30_000,
+                gather_us: 300_000,
+            },
+            max_block_bytes: 16 << 10,
+            max_batch_bytes: (16 << 10) - 128,
+            max_block_records: 1000,
+            write_depth: 4,
+            batch_timeout_us: 5_000,
+            clients: 3,
+            client_window: 4,
+            client_every_us: 10_000,
+            value_bytes: 300,
+            large_append: Chance::percent(2),
+            append_flip: Chance::NEVER,
+            pool_bytes: 1 << 30,
+        }
+    }
+
+    /// The options of a seed.
+    pub fn of_seed(rng: &mut Rng) -> Options {
+        let members = if rng.below(10) == 0 { 1 } else { 3 };
+        let mut options = Options::quiet(members);
+        options.leader = rng.index(members);
+        options.fault_phase_us = rng.between(1_500_000, 4_000_000);
+        options.fault_every_us = *rng.pick(&[100_000, 250_000, 500_000]);
+        options.faults = Fault::ALL.into_iter().filter(|_| rng.flip()).collect();
+        if rng.below(12) == 0 {
+            options.faults.clear();
+        }
+        options.draw_sizes(rng);
+        options.draw_speeds(rng);
+        options
+    }
+
+    fn draw_sizes(&mut self, rng: &mut Rng) {
+        self.max_block_bytes = *rng.pick(&[4 << 10, 8 << 10, 16 << 10, 64 << 10]);
+        // A batch that needs a block of its own larger than others must fit as well.
+        let largest = padded(self.max_block_bytes * *rng.pick(&[1, 1, 2]));
+        self.max_batch_bytes = largest - 128;
+        self.disk.segment_bytes =
+            (*rng.pick(&[48 << 10, 128 << 10, 512 << 10])).max(4096 + 2 * largest as u64);
+        self.max_block_records = *rng.pick(&[1, 10, 1000]);
+        let blocks = *rng.pick(&[1, 2, 4, 32]);
+        self.link.initial_credit_bytes = (largest * blocks) as u64;
+        self.link.initial_credit = *rng.pick(&[100, 1000, 100_000]);
+        self.network.socket_bytes = *rng.pick(&[16 << 10, 128 << 10, 1 << 20]);
+        self.write_depth = *rng.pick(&[1, 2, 8]);
+        self.value_bytes = *rng.pick(&[16, 200, 2000]);
+        self.large_append = Chance::percent(*rng.pick(&[0, 2, 10]));
+        self.append_flip = Chance::percent(*rng.pick(&[0, 0, 2]));
+    }
+
+    fn draw_speeds(&mut self, rng: &mut Rng) {
+        self.network.latency_us = *rng.pick(&[(20, 60), (50, 300), (500, 5_000)]);
+        self.network.spike = Chance(*rng.pick(&[0, 1_000, 20_000]));
+        self.network.spike_us = *rng.pick(&[5_000, 50_000, 400_000]);
+        self.disk.latency_us = *rng.pick(&[(20, 80), (50, 500), (200, 5_000)]);
+        self.disk.slow = Chance(*rng.pick(&[0, 5_000, 50_000]));
+        self.disk.slow_us = *rng.pick(&[10_000, 100_000]);
+        self.batch_timeout_us = *rng.pick(&[500, 5_000, 20_000]);
+        self.client_window = *rng.pick(&[1, 4, 16]);
+        self.client_every_us = *rng.pick(&[3_000, 10_000, 30_000]);
+        self.link.heartbeat_us = *rng.pick(&[20_000, 50_000]);
+    }
+
+    /// Whether this kind of fault happens in the run.
+    pub fn has(&self, fault: Fault) -> bool {
+        self.faults.contains(&fault)
+    }
+
+    /// Bytes of buffers that one node's settings add up to, at most.
+    pub fn memory_bound(&self) -> usize {
+        use millrace::limits;
+        let largest = padded(self.max_batch_bytes + 128);
+        // Recent blocks kept for the links, and what is handed to each connection.
+        let links = limits::RECENT_BYTES + self.members * limits::LINK_QUEUE_BYTES;
+        // Blocks in flight to the disk, the open one, one being made, the checkpoint.
+        let writing = (self.write_depth + 3) * largest;
+        // What a follower was granted, with one block more.
+        let granted = self.link.initial_credit_bytes as usize + largest;
+        // Appends that clients have unanswered, and a read for each.
+        let clients = 2 * self.clients * self.client_window * largest;
+        links + writing + granted + clients
+    }
+}

@@ -1,0 +1,113 @@
+//! What a run did: how often each kind of fault happened, and how much was acknowledged.
+//!
+//! Sums over many runs show that the swarm reached every kind of fault: a kind that never happened
+//! proves nothing. Plain counters; who counts is `world.rs` and its siblings.
+
+use super::log_checks::Outcome;
+use core::fmt;
+use std::collections::BTreeMap;
+
+/// Counts of one run, or of many.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Fault kind -> how often.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// Acknowledged at `local`, `leader`, `quorum`.
+    pub acked: [u64; 3],
+    /// Reads answered with records.
+    pub reads: u64,
+    /// Things noted in the traces.
+    pub events: u64,
+    /// Virtual time, microseconds.
+    pub virtual_us: u64,
+    /// What was found at rest.
+    pub outcome: Outcome,
+    /// Blocks that nodes said they cut.
+    pub blocks_cut: u64,
+    /// Hash of the trace; of many runs, of the last one.
+    pub trace_hash: u64,
+}
+
+/// Every kind of fault that a full run must have reached.
+pub const KINDS: [&str; 18] = [
+    "delay",
+    "cut",
+    "one_way_cut",
+    "reset",
+    "head_flip",
+    "payload_flip",
+    "append_flip",
+    "kill",
+    "power_loss",
+    "power_loss_of_all",
+    "pause",
+    "clock_step",
+    "lost_write",
+    "torn_write",
+    "write_error",
+    "short_write",
+    "no_space",
+    "blank_disk",
+];
+
+impl Report {
+    /// Counts a fault.
+    pub fn count(&mut self, kind: &'static str, times: u64) {
+        assert!(KINDS.contains(&kind), "{kind} has no row in the table");
+        *self.faults.entry(kind).or_default() += times;
+    }
+
+    /// Adds another run.
+    pub fn add(&mut self, other: &Report) {
+        for (kind, times) in &other.faults {
+            *self.faults.entry(kind).or_default() += times;
+        }
+        for (sum, more) in self.acked.iter_mut().zip(other.acked) {
+            *sum += more;
+        }
+        self.reads += other.reads;
+        self.events += other.events;
+        self.virtual_us += other.virtual_us;
+        self.outcome.leader_acked_cut += other.outcome.leader_acked_cut;
+        self.outcome.local_acked_gone += other.outcome.local_acked_gone;
+        self.outcome.batches += other.outcome.batches;
+        self.outcome.records += other.outcome.records;
+        self.blocks_cut += other.blocks_cut;
+        self.trace_hash = other.trace_hash;
+    }
+
+    /// Kinds of faults that never happened.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let count = |kind: &&'static str| self.faults.get(kind).copied().unwrap_or(0);
+        KINDS.into_iter().filter(|kind| count(kind) == 0).collect()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<20} {:>10}", "fault", "times")?;
+        for kind in KINDS {
+            let times = self.faults.get(kind).copied().unwrap_or(0);
+            writeln!(f, "{kind:<20} {times:>10}")?;
+        }
+        let [local, leader, quorum] = self.acked;
+        writeln!(
+            f,
+            "acked appends: quorum {quorum}, leader {leader}, local {local}"
+        )?;
+        writeln!(
+            f,
+            "leader-acked cut after lost memory: {}, local-acked gone: {}, blocks cut: {}",
+            self.outcome.leader_acked_cut, self.outcome.local_acked_gone, self.blocks_cut
+        )?;
+        write!(
+            f,
+            "in the logs: {} batches, {} records; reads answered: {}; events: {}; virtual time: {} s",
+            self.outcome.batches,
+            self.outcome.records,
+            self.reads,
+            self.events,
+            self.virtual_us / 1_000_000
+        )
+    }
+}

@@ -1,0 +1,197 @@
+//! The end of a run: everything is mended, and the set must come to rest in bounded time.
+//!
+//! Heal, restart, let the clients finish; then every lag must reach 0, new appends at every level must
+//! be acknowledged, credit and memory must be back where they began, all copies must agree, and a clean
+//! stop must give every buffer back. Read `log_checks.rs` for what is checked of the logs.
+
+use super::checker::{credit_at_rest, done_in_time, memory_held};
+use super::log_checks::NodeLog;
+use super::verdict::{Checked, Verdict};
+use super::world::World;
+use millrace::shard::Event;
+use millrace::shard::status::{LinkStatus, Role, ShardStatus};
+use millrace::types::Level;
+
+/// Virtual time in which the set must come to rest, microseconds.
+const REST_WITHIN_US: u64 = 20_000_000;
+/// Time between two looks, microseconds.
+const LOOK_EVERY_US: u64 = 5_000;
+/// Appends at each level that must succeed at the end.
+const PROBES: usize = 3;
+
+impl World {
+    /// The liveness phase and the final checks.
+    pub fn come_to_rest(&mut self) -> Checked {
+        self.mend()?;
+        self.wait_for("the clients to finish", |world| {
+            Ok(world.clients.iter().all(|client| client.waiting.is_empty()))
+        })?;
+        self.wait_for("all lags to reach 0", World::at_rest)?;
+        self.probe()?;
+        self.wait_for("all lags to reach 0 again", World::at_rest)?;
+        self.check_logs()?;
+        self.check_credit()?;
+        self.stop_all()
+    }
+
+    /// Ends every fault.
+    pub fn mend(&mut self) -> Checked {
+        self.note(format_args!("the faults end"));
+        self.chaos.active = false;
+        self.clients_active = false;
+        self.net.options = self.options.network.clone();
+        self.net.options.spike = super::rng::Chance::NEVER;
+        self.net.heal(self.now_us);
+        for node in 0..self.nodes.len() {
+            let disk = self.options.disk.clone();
+            *self.nodes[node].disk.options_mut() = disk;
+            self.nodes[node].disk.forget_injected();
+            let run = self.nodes[node].run;
+            self.unpause(node, run)?;
+            self.start_node(node)?;
+        }
+        Ok(())
+    }
+
+    /// Lets time pass until `done`, within the bound.
+    pub fn wait_for(
+        &mut self,
+        what: &str,
+        done: impl Fn(&mut World) -> Result<bool, Verdict>,
+    ) -> Checked {
+        let until_us = self.now_us + REST_WITHIN_US;
+        while self.now_us < until_us {
+            if done(self)? {
+                return Ok(());
+            }
+            self.run_until(self.now_us + LOOK_EVERY_US)?;
+        }
+        let states: Vec<String> = (0..self.nodes.len()).map(|n| self.state_of(n)).collect();
+        done_in_time(false, || {
+            format!(
+                "{what}: not within {REST_WITHIN_US} us; {}",
+                states.join("; ")
+            )
+        })
+    }
+
+    fn state_of(&self, node: usize) -> String {
+        let at = &self.nodes[node];
+        let Some(process) = &at.process else {
+            return format!("n{node} is down");
+        };
+        let status = process.shard.status(at.time(self.now_us));
+        format!("n{node} {status:?}")
+    }
+
+    fn statuses(&mut self) -> Result<Option<Vec<ShardStatus>>, Verdict> {
+        if self.nodes.iter().any(|node| !node.awake()) {
+            return Ok(None);
+        }
+        let nodes = 0..self.nodes.len();
+        nodes
+            .map(|node| self.observe(node))
+            .collect::<Result<_, _>>()
+            .map(Some)
+    }
+
+    /// Whether a leader is open, and everybody has and knows everything.
+    pub fn at_rest(&mut self) -> Result<bool, Verdict> {
+        let Some(statuses) = self.statuses()? else {
+            return Ok(false);
+        };
+        let leader = &statuses[self.options.leader];
+        let links = leader.links.iter().all(|link| {
+            link.status == LinkStatus::Replicating
+                && link.lag_records == 0
+                && link.matched == leader.log_end
+                && link.sent == leader.log_end
+        });
+        let everywhere = statuses.iter().all(|status| {
+            status.high_watermark == leader.log_end
+                && status.durable_end == leader.log_end
+                && status.log_end == leader.log_end
+        });
+        let open = leader.role == Role::Leader && leader.links.len() + 1 == statuses.len();
+        Ok(open && links && everywhere)
+    }
+
+    /// New appends at every level are acknowledged.
+    pub fn probe(&mut self) -> Checked {
+        let leader = self.options.leader;
+        for client in 0..self.clients.len() {
+            self.hang_up(client)?;
+            let connected = self.connect(client, leader);
+            done_in_time(connected, || "the leader is not up".to_owned())?;
+        }
+        let before = self.report.acked;
+        let mut sent = [0; 3];
+        for level in Level::ALL {
+            for client in 0..self.clients.len() {
+                for _ in 0..PROBES {
+                    self.append(client, level, true);
+                    sent[usize::from(level.number()) - 1] += 1;
+                }
+            }
+        }
+        self.wait_for("new appends to be acknowledged", move |world| {
+            let acked = world.report.acked;
+            Ok((0..3).all(|level| acked[level] == before[level] + sent[level]))
+        })
+    }
+
+    /// All copies of the log against each other and against what was acknowledged.
+    pub fn check_logs(&mut self) -> Checked {
+        let end = self.checker.committed_end();
+        let logs: Vec<NodeLog> = self
+            .nodes
+            .iter()
+            .map(|node| NodeLog {
+                node: node.index,
+                blocks: node.image.below(end),
+                files: node.image.files_below(end, &node.disk),
+            })
+            .collect();
+        self.report.outcome = self.checker.at_rest(&logs)?;
+        Ok(())
+    }
+
+    /// Credit is what was granted, once nothing is in flight.
+    pub fn check_credit(&mut self) -> Checked {
+        let leader = self.options.leader;
+        let granted = (
+            self.options.link.initial_credit,
+            self.options.link.initial_credit_bytes,
+        );
+        for link in self.observe(leader)?.links {
+            credit_at_rest(
+                &format!("link to {}", link.peer),
+                (link.credit_records, granted.0),
+                (link.credit_bytes, granted.1),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// A clean stop gives every buffer back.
+    pub fn stop_all(&mut self) -> Checked {
+        for node in 0..self.nodes.len() {
+            let counters = self.observe(node)?.counters;
+            self.report.blocks_cut += counters.blocks_cut;
+            self.deliver(node, Event::Stop)?;
+        }
+        self.wait_for("the nodes to stop", |world| {
+            let mut processes = world.nodes.iter().filter_map(|node| node.process.as_ref());
+            Ok(processes.all(|process| process.stopped))
+        })?;
+        self.run_until(self.now_us + 1_000_000)?;
+        for node in &self.nodes {
+            let held = node
+                .process
+                .as_ref()
+                .map(|process| process.buffers.used_bytes());
+            memory_held(node.index, held.unwrap_or(0), 0, "after a clean stop")?;
+        }
+        Ok(())
+    }
+}

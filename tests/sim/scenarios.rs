@@ -1,0 +1,226 @@
+//! Directed runs: histories that the swarm reaches too seldom, each with what it is about.
+//!
+//! A script brings a set into a certain state by cutting, pausing, slowing and crashing, with chance left
+//! only where the state does not depend on it; then the set must come to rest like any other. Runs end
+//! with the same checks as the swarm. The tests in `simulation.rs` run each with several seeds.
+
+use super::options::{Fault, Options};
+use super::report::Report;
+use super::rng::{Chance, Rng};
+use super::trace::Trace;
+use super::verdict::{Checked, Name, Verdict, ensure};
+use super::world::World;
+use millrace::shard::status::Role;
+use millrace::types::Level;
+use millrace::wire::body::Channel;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+type Traced = Rc<RefCell<Trace>>;
+
+const LEADER: usize = 0;
+const FIRST: usize = 1;
+const SECOND: usize = 2;
+
+/// A started world with these options.
+fn world(seed: u64, options: Options, trace: Traced) -> Result<World, Verdict> {
+    trace
+        .borrow_mut()
+        .note(0, format_args!("seed {seed}: {options:?}"));
+    let mut world = World::new(options, Rng::new(seed), trace);
+    world.start()?;
+    Ok(world)
+}
+
+impl World {
+    /// Lets so much time pass.
+    pub fn run_for(&mut self, us: u64) -> Checked {
+        self.run_until(self.now_us + us)
+    }
+
+    /// Waits until the leader's epoch is open.
+    pub fn wait_for_leader(&mut self) -> Checked {
+        self.wait_for("an open epoch", |world| {
+            let leader = world.options.leader;
+            Ok(world.nodes[leader].awake() && world.observe(leader)?.role == Role::Leader)
+        })
+    }
+
+    fn cut_off(&mut self, node: usize, blocked: bool) {
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            self.net.set_blocked(self.now_us, node, other, blocked);
+            self.net.set_blocked(self.now_us, other, node, blocked);
+        }
+    }
+
+    /// Every operation of this disk takes so long from now on.
+    fn slow_disk(&mut self, node: usize, us: u64) {
+        let options = self.nodes[node].disk.options_mut();
+        options.slow = Chance::percent(100);
+        options.slow_us = us;
+    }
+
+    fn sound_disk(&mut self, node: usize) {
+        *self.nodes[node].disk.options_mut() = self.options.disk.clone();
+    }
+}
+
+/// Brings the second follower into possession of blocks that the leader lost with its power, and lets
+/// the leader open its next epoch with the first follower and go on. `second_write_us` is how long the
+/// second follower's writes take.
+fn leave_stale_suffix(world: &mut World, second_write_us: u64) -> Checked {
+    world.wait_for_leader()?;
+    world.run_for(100_000)?;
+    world.cut_off(FIRST, true);
+    world.slow_disk(LEADER, 2_000_000);
+    if second_write_us > 0 {
+        world.slow_disk(SECOND, second_write_us);
+    }
+    world.run_for(60_000)?;
+    world.clients_active = false;
+    world.cut_off(SECOND, true);
+    world.crash_node(LEADER, true);
+    world.sound_disk(LEADER);
+    world.net.set_blocked(world.now_us, LEADER, FIRST, false);
+    world.net.set_blocked(world.now_us, FIRST, LEADER, false);
+    world.start_node(LEADER)?;
+    world.wait_for_leader()?;
+    world.clients_active = true;
+    world.run_for(50_000)
+}
+
+/// A follower holds a suffix that the leader of the next epoch does not have: it is cut, never
+/// acknowledged, never committed.
+pub fn stale_suffix(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut world = world(seed, small_blocks(), trace)?;
+    leave_stale_suffix(&mut world, 0)?;
+    world.cut_off(SECOND, false);
+    world.run_for(500_000)?;
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
+
+/// The cut comes while the stale blocks are still in flight to the disk.
+pub fn cut_with_writes_in_flight(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut world = world(seed, small_blocks(), trace)?;
+    leave_stale_suffix(&mut world, 900_000)?;
+    world.cut_off(SECOND, false);
+    world.run_for(2_000_000)?;
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
+
+/// Power is lost while the stale suffix is cut, or soon after it.
+pub fn power_loss_in_a_cut(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut world = world(seed, small_blocks(), trace)?;
+    leave_stale_suffix(&mut world, 0)?;
+    world.slow_disk(SECOND, 3_000);
+    world.cut_off(SECOND, false);
+    let moment = world.rng.below(120_000);
+    world.run_for(moment)?;
+    world.crash_node(SECOND, true);
+    world.sound_disk(SECOND);
+    world.start_node(SECOND)?;
+    world.run_for(200_000)?;
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
+
+fn small_blocks() -> Options {
+    let mut options = Options::quiet(3);
+    options.max_block_records = 4;
+    options.client_every_us = 3_000;
+    options.disk.segment_bytes = 64 << 10;
+    options
+}
+
+/// Power of all nodes is lost again and again, at any instant, with files small enough to roll often.
+pub fn power_of_all_lost(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut options = small_blocks();
+    options.max_block_bytes = 8 << 10;
+    options.max_batch_bytes = (8 << 10) - 128;
+    options.disk.segment_bytes = 32 << 10;
+    options.disk.latency_us = (100, 3_000);
+    options.faults = vec![Fault::PowerLossOfAll];
+    options.fault_every_us = 400_000;
+    options.fault_phase_us = 4_000_000;
+    run_faults(seed, options, trace)
+}
+
+fn run_faults(seed: u64, options: Options, trace: Traced) -> Result<Report, Verdict> {
+    let mut world = world(seed, options, trace)?;
+    world.begin_faults();
+    world.run_until(world.options.fault_phase_us)?;
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
+
+/// Payloads are damaged on the way, connections live on: each refusal gives its credit back.
+pub fn damaged_payloads(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut options = small_blocks();
+    options.network.payload_flip = Chance::percent(15);
+    let mut world = world(seed, options, trace)?;
+    world.run_until(1_500_000)?;
+    world.options.network.payload_flip = Chance::NEVER;
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
+
+/// A hundred connections are lost under load: none takes credit with it.
+pub fn hundred_resets(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut options = small_blocks();
+    options.link.retry_backoff_us = 2_000;
+    let mut world = world(seed, options, trace)?;
+    world.wait_for_leader()?;
+    let mut resets = 0;
+    while resets < 100 {
+        resets += u64::from(world.net.reset_any(world.now_us));
+        let pause = world.rng.between(1_000, 20_000);
+        world.run_for(pause)?;
+    }
+    world.report.count("reset", resets);
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
+
+/// A follower stands still under load for a long time; the others go on, within their bounds, and it
+/// catches up.
+pub fn stopped_follower(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut options = Options::quiet(3);
+    options.client_every_us = 2_000;
+    options.value_bytes = 3_000;
+    let mut world = world(seed, options, trace)?;
+    world.wait_for_leader()?;
+    world.pause_for(SECOND, 8_000_000);
+    world.run_for(1_000_000)?;
+    let before = world.checker.acked_count(Level::Quorum);
+    world.run_for(7_500_000)?;
+    let acked = world.checker.acked_count(Level::Quorum) - before;
+    ensure(acked > 500, Name::Stuck, || {
+        format!("{acked} quorum appends while one follower stood still")
+    })?;
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
+
+/// A bit of a frame's typed body is inverted: that connection ends, a new one goes on.
+pub fn typed_body_flip(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut world = world(seed, Options::quiet(3), trace)?;
+    world.wait_for_leader()?;
+    world.run_for(100_000)?;
+    let data = world.net.dialed_id(LEADER, FIRST, Channel::Data);
+    ensure(data.is_some(), Name::Stuck, || {
+        "no data connection".to_owned()
+    })?;
+    let data = data.expect("just ensured");
+    world.net.flip_next(data);
+    world.run_for(200_000)?;
+    ensure(world.net.end(data).is_none(), Name::BytesDiffer, || {
+        "a connection lived on after a flipped bit in a typed body".to_owned()
+    })?;
+    ensure(world.net.counts.head_flips == 1, Name::Stuck, || {
+        "no frame was flipped".to_owned()
+    })?;
+    world.come_to_rest()?;
+    Ok(world.finish())
+}

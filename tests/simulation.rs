@@ -1,0 +1,114 @@
+//! Simulation of whole sets: the real shards, a simulated network, simulated disks, virtual time.
+//!
+//! Each seed draws its own sizes, speeds and faults, runs a fault phase and must then come to rest; the
+//! checkers of `sim/checker.rs` watch every step. `SEED=k` plays one seed again and prints the end of its
+//! trace, `SEEDS=n` runs so many. A seed that ever failed becomes a scenario here or in
+//! `sim/scenarios.rs`. Read `sim/world.rs` next.
+
+mod sim;
+
+#[path = "sim/checker_red.rs"]
+mod checker_red;
+#[path = "sim/network_checks.rs"]
+mod network_checks;
+
+use sim::report::Report;
+use sim::runs::{Script, complain, run, swarm};
+use sim::scenarios;
+
+/// Seeds of a default run.
+const SEEDS: u64 = 300;
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+/// Runs a script with the seeds `0..seeds`, or with `SEED` alone; the sum of the reports.
+fn runs(script: Script, name: &str, seeds: u64) -> Report {
+    let mut sum = Report::default();
+    let seeds = number("SEED").map_or(0..seeds, |seed| seed..seed + 1);
+    for (after, seed) in seeds.enumerate() {
+        let (result, _) = run(script, seed, false);
+        match result {
+            Ok(report) => sum.add(&report),
+            Err(verdict) => {
+                complain(script, name, seed, after as u64, &verdict);
+                panic!("{name}: seed {seed} failed");
+            }
+        }
+    }
+    sum
+}
+
+/// S-5, S-20, S-145, H-20, H-22, Q-1
+#[test]
+fn swarm_of_seeds() {
+    let seeds = number("SEEDS").unwrap_or(SEEDS);
+    let sum = runs(swarm, "swarm_of_seeds", seeds);
+    println!("{seeds} seeds\n{sum}");
+    if seeds >= SEEDS && number("SEED").is_none() {
+        let missing = sum.missing();
+        assert!(missing.is_empty(), "never happened: {missing:?}");
+    }
+}
+
+/// The same seed gives the same trace to the last bit, another seed another one.
+#[test]
+fn a_run_is_a_function_of_its_seed() {
+    let hash = |seed| {
+        let (result, trace) = run(swarm, seed, false);
+        assert!(result.is_ok(), "{result:?}");
+        let trace = trace.borrow();
+        (trace.events(), trace.hash())
+    };
+    for seed in [1, 2, 3] {
+        assert_eq!(hash(seed), hash(seed), "seed {seed}");
+    }
+    assert_ne!(hash(1), hash(2));
+}
+
+#[test]
+fn ack_never_passes_verified_end() {
+    runs(scenarios::stale_suffix, "stale_suffix", 10);
+}
+
+#[test]
+fn cut_waits_for_writes_in_flight() {
+    let name = "cut_with_writes_in_flight";
+    runs(scenarios::cut_with_writes_in_flight, name, 10);
+}
+
+#[test]
+fn torn_after_truncation_is_torn() {
+    runs(scenarios::power_loss_in_a_cut, "power_loss_in_a_cut", 20);
+}
+
+///
+#[test]
+fn roll_survives_power_loss_before_dir_sync() {
+    runs(scenarios::power_of_all_lost, "power_of_all_lost", 20);
+}
+
+#[test]
+fn refused_frames_do_not_leak_credit() {
+    runs(scenarios::damaged_payloads, "damaged_payloads", 5);
+}
+
+/// D-S8, S-122
+#[test]
+fn hundred_lost_connections_do_not_leak_credit() {
+    runs(scenarios::hundred_resets, "hundred_resets", 3);
+}
+
+/// S-121, Q-16
+#[test]
+fn a_stopped_follower_costs_its_bound_and_catches_up() {
+    runs(scenarios::stopped_follower, "stopped_follower", 2);
+}
+
+#[test]
+fn typed_body_flip_closes_connection() {
+    runs(scenarios::typed_body_flip, "typed_body_flip", 5);
+}
