@@ -146,6 +146,12 @@ pub fn run() -> ExitCode {
         .init();
     // Wrong arguments are printed by the parser, which exits with 2.
     let arguments = Arguments::parse();
+    if !matches!(arguments.command, Command::Serve(_) | Command::Append(_)) {
+        // Whoever reads the output may stop reading. (A node ignores that, and an append still
+        // has its counts to say.)
+        // SAFETY: sets the default action of a signal, before any other thread exists.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
     let done = match arguments.command {
         Command::Serve(arguments) => serve(&arguments),
         Command::Append(arguments) => append::run(&arguments),

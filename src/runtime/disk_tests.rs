@@ -35,7 +35,8 @@ impl Rig {
         };
         let found = place.prepare().unwrap();
         let spares = Spares::open(&directory.path().join("spare"), SEGMENT, 1).unwrap();
-        let (ring, _eventfd) = Ring::new(8, &[0]).unwrap();
+        let lock = std::fs::File::open(directory.path()).unwrap();
+        let (ring, _eventfd) = Ring::new(8, &[0], lock.as_raw_fd()).unwrap();
         let mut disk = Disk::new(ring, Arc::new(spares));
         let checkpoint = place.path(FileName::Checkpoint);
         let checkpoint = crate::runtime::files::open_direct(&checkpoint, false, true).unwrap();

@@ -24,7 +24,7 @@ use glommio::timer::sleep;
 use socket2::Socket;
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub(super) async fn run(
     };
     // The first park takes about 10 ms; now nobody waits for it.
     sleep(Duration::from_millis(1)).await;
-    let (ring, eventfd) = Ring::new(RING_DEPTH, &node.cpus).map_err(fail)?;
+    let (ring, eventfd) = Ring::new(RING_DEPTH, &node.cpus, node.lock.as_raw_fd()).map_err(fail)?;
     let core = build(index, node, ring, prepared)?;
     start_tasks(&core, eventfd);
     let address = listen(&core, socket)?;

@@ -11,6 +11,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a dead process's last writes may take before its lock counts as that of a live one.
+const LAST_WRITES: Duration = Duration::from_secs(2);
 
 /// Version of everything in the directory.
 const FORMAT: u32 = 1;
@@ -42,12 +46,20 @@ pub fn lock(directory: &Path) -> Result<File, ConfigError> {
             return fail(value, "its lock must be writable", "correct its owner");
         }
     };
-    // SAFETY: takes integers only; the descriptor is open.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-        return Ok(file);
+    let until = Instant::now() + LAST_WRITES;
+    loop {
+        // SAFETY: takes integers only; the descriptor is open.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(file);
+        }
+        if Instant::now() >= until {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
     let value = directory.display().to_string();
-    let rule = "one process at a time may use a data directory, and another one does";
+    let rule = "one process at a time may use a data directory, and another one does, or its last \
+                writes have not ended";
     fail(value, rule, "stop that process, or name another directory")
 }
 

@@ -56,7 +56,8 @@ impl Ring {
     /// A ring with room for `depth` operations, and the eventfd that its completions count up.
     /// Worker threads of the kernel may run on any of `cpus`: without that they share the
     /// executor's.
-    pub(super) fn new(depth: u32, cpus: &[usize]) -> io::Result<(Ring, OwnedFd)> {
+    /// `lock` stays open until the last operation has ended, even if the process is killed.
+    pub(super) fn new(depth: u32, cpus: &[usize], lock: RawFd) -> io::Result<(Ring, OwnedFd)> {
         let quiet = IoUring::builder().setup_coop_taskrun().build(depth);
         let ring = quiet.or_else(|_| IoUring::new(depth))?;
         // SAFETY: eventfd takes two integers; the descriptor it returns belongs to nobody else.
@@ -68,6 +69,7 @@ impl Ring {
             OwnedFd::from_raw_fd(fd)
         };
         ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
+        ring.submitter().register_files(&[lock])?;
         // SAFETY: a cpu_set_t is a bit set of integers; all zeros is the empty set.
         let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
         for cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
