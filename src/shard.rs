@@ -16,7 +16,7 @@ pub mod status;
 mod view;
 
 use crate::buffers::Buffers;
-use crate::replica::{self, Pending, Promise, Replica, SaveToken, SendRun, ServeFetch};
+use crate::replica::{self, LogView, Pending, Promise, Replica, SaveToken, SendRun, ServeFetch};
 use crate::types::{BlockNo, BufferId, ConnectionId, Epoch, Offset, Time};
 pub use crate::wal::config::Config as WalConfig;
 pub use crate::wal::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileEntry, FileName};
@@ -144,11 +144,7 @@ impl Shard {
             Event::Sent { connection, bytes } => self.replica.payload_left(connection, bytes),
             Event::Timer => self.on_time(now, buffers),
             Event::PauseLink { peer, pause } => {
-                let stashed = self.stash.as_ref().map_or(&[][..], |(_, headers)| headers);
-                let view = View {
-                    log: &self.log,
-                    stashed,
-                };
+                let view = View::new(&self.log, &self.stash);
                 self.replica.pause_link(now, peer, pause, &view);
             }
             Event::Stop => self.on_stop(now, buffers),
@@ -194,10 +190,7 @@ impl Shard {
 
     /// What the shard says of itself.
     pub fn status(&self, now: Time) -> ShardStatus {
-        let view = View {
-            log: &self.log,
-            stashed: &[],
-        };
+        let view = View::new(&self.log, &self.stash);
         ShardStatus {
             log: self.config.wal.log,
             role: self.role(),
@@ -205,9 +198,9 @@ impl Shard {
             epoch: self.replica.epoch(),
             log_start: self.log.log_start().block,
             high_watermark: self.replica.high_watermark(),
-            durable_end: self.log.durable_end(),
-            log_end: self.log.log_end(),
-            durable_offset: self.log.durable_offset(),
+            durable_end: view.durable_end(),
+            log_end: view.log_end(),
+            durable_offset: view.end_offset_of(view.durable_end()),
             committed_offset: self.committed_offset,
             failed: self.failed.clone(),
             counters: self.counters,
@@ -245,21 +238,11 @@ impl Shard {
     }
 
     fn poll_replica(&mut self, now: Time) -> Option<replica::Output> {
-        let stashed = self.stash.as_ref().map_or(&[][..], |(_, headers)| headers);
-        self.replica.poll(
-            now,
-            &View {
-                log: &self.log,
-                stashed,
-            },
-        )
+        self.replica.poll(now, &View::new(&self.log, &self.stash))
     }
 
     fn on_log_output(&mut self, now: Time, output: LogOutput, buffers: &mut dyn Buffers) {
-        let view = View {
-            log: &self.log,
-            stashed: &[],
-        };
+        let view = View::new(&self.log, &self.stash);
         match output {
             LogOutput::Recovered(recovered) => {
                 let promise = Promise {
@@ -292,10 +275,7 @@ impl Shard {
             }
             LogOutput::Saved(id) => {
                 while let Some((_, token)) = self.saves.pop_front_if(|(saved, _)| *saved <= id) {
-                    let view = View {
-                        log: &self.log,
-                        stashed: &[],
-                    };
+                    let view = View::new(&self.log, &self.stash);
                     self.replica.saved(now, token, &view);
                 }
             }
@@ -459,14 +439,8 @@ impl Shard {
 
     fn on_time(&mut self, now: Time, buffers: &mut dyn Buffers) {
         self.log.on_time(now, buffers);
-        let stashed = self.stash.as_ref().map_or(&[][..], |(_, headers)| headers);
-        self.replica.on_time(
-            now,
-            &View {
-                log: &self.log,
-                stashed,
-            },
-        );
+        self.replica
+            .on_time(now, &View::new(&self.log, &self.stash));
         self.pending.on_time(now);
         self.expire_clients(now);
     }

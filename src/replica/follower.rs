@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 
 /// A run that was written and is not yet durable.
 #[derive(Clone, Copy, Debug)]
-struct Arrived {
+pub(super) struct Arrived {
     connection: ConnectionId,
     end: BlockNo,
     weight: CreditLimits,
@@ -33,7 +33,7 @@ struct Arrived {
 
 /// The run between `Verdict::Write` and `run_written`.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+pub(super) struct Candidate {
     run: Run,
     arrived: Arrived,
     cut: Option<BlockNo>,
