@@ -1,9 +1,10 @@
 //! The core of one executor: hands events to its shards and carries out what they decide.
 //!
-//! Every task of the executor reaches the shards through [`Core::deliver`]; what they decide is collected and
-//! carried out by one task, once per turn of ready events, so that disk operations and frames go out
-//! together. Owns the shards, the buffers, the disk and the table of connections; decides nothing.
-//! Nothing is borrowed across an await. Follow an append: `client.rs`, here, `shard.rs`.
+//! Every task of the executor reaches the shards through [`Core::deliver`]; what they decide is
+//! collected and carried out by one task, once per turn of ready events, so that disk operations
+//! and frames go out together. Owns the shards, the buffers, the disk and the table of connections;
+//! decides nothing. Nothing is borrowed across an await. Follow an append: `client.rs`, here,
+//! `shard.rs`.
 
 use super::buffers::Pool;
 use super::connection::{Connection, Kind};

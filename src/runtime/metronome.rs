@@ -1,10 +1,10 @@
 //! A thread that wakes a parked task of every executor, and so every executor.
 //!
-//! An executor can park while tasks of it are ready to run: when its preemption timer fires between its look
-//! at the I/O and its look at the queues, it takes "ran nothing" for "nothing to run". Only an event from
-//! outside gets it going again. So one plain thread pokes each executor once a millisecond while it has
-//! work, less often when it is idle. A poke that was not taken yet is not repeated: wakers are counted in
-//! 16 bits. The same task hears of a stop.
+//! An executor can park while tasks of it are ready to run: when its preemption timer fires between
+//! its look at the I/O and its look at the queues, it takes "ran nothing" for "nothing to run".
+//! Only an event from outside gets it going again. So one plain thread pokes each executor once a
+//! millisecond while it has work, less often when it is idle. A poke that was not taken yet is not
+//! repeated: wakers are counted in 16 bits. The same task hears of a stop.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
