@@ -180,10 +180,10 @@ pub fn verify(ledger: &Ledger, data: &[PathBuf], progress: &Progress) -> io::Res
         .collect();
     let compared = compare::compare(&walked, progress)?;
     for ((node, found), compared) in verdict.nodes.iter_mut().zip(findings).zip(compared) {
-        verdict.unlisted += found.unlisted();
+        verdict.unlisted += found.unlisted() + compared.findings.unlisted();
         enter(node, &found, &compared);
         verdict.findings.extend(found.list);
-        verdict.findings.extend(compared.findings);
+        verdict.findings.extend(compared.findings.list);
     }
     verdict.replicas_identical = verdict.nodes.iter().all(|node| node.identical);
     verdict.totals = sum(&verdict.nodes);
