@@ -1,7 +1,6 @@
 //! A log of headers, for the unit tests of this module.
 
 use super::LogView;
-use super::epochs::Epochs;
 use crate::types::{BlockNo, Epoch, LogId, Offset, OriginId, ShardId, Tick};
 use crate::wire::block::BlockHeader;
 
@@ -14,7 +13,6 @@ pub const LOG: LogId = LogId {
 #[derive(Clone, Debug, Default)]
 pub struct TestLog {
     pub blocks: Vec<BlockHeader>,
-    pub epochs: Epochs,
     pub durable_end: BlockNo,
 }
 
@@ -63,13 +61,11 @@ impl TestLog {
 
     pub fn push(&mut self, header: &BlockHeader) {
         assert_eq!(header.block, self.log_end());
-        self.epochs.append(header.epoch);
         self.blocks.push(*header);
     }
 
     pub fn cut(&mut self, from: BlockNo) {
         self.blocks.truncate(from.0 as usize);
-        self.epochs.cut(from);
         self.durable_end = self.durable_end.min(from);
     }
 
@@ -87,7 +83,7 @@ impl LogView for TestLog {
         BlockNo(0)
     }
     fn log_end(&self) -> BlockNo {
-        self.epochs.log_end()
+        BlockNo(self.blocks.len() as u64)
     }
     fn durable_end(&self) -> BlockNo {
         self.durable_end
@@ -97,10 +93,11 @@ impl LogView for TestLog {
         Some((header.epoch, header.header_crc))
     }
     fn epoch_of(&self, block: BlockNo) -> Option<Epoch> {
-        self.epochs.epoch_of(block)
+        self.held(block).map(|(epoch, _)| epoch)
     }
     fn first_of_epoch(&self, epoch: Epoch) -> Option<BlockNo> {
-        self.epochs.first_of_epoch(epoch)
+        let first = self.blocks.iter().find(|header| header.epoch == epoch);
+        first.map(|header| header.block)
     }
     fn end_offset_of(&self, end: BlockNo) -> Offset {
         let last = end.previous().map(|last| &self.blocks[last.0 as usize]);
