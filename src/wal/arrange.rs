@@ -93,7 +93,7 @@ pub(super) fn arrange(config: &Config, past: Past, found: Vec<Found>) -> Result<
     if past.memory == RecoveredMemory::Blank {
         return Ok(Plan::Ready(Box::new(Ready {
             checkpoint: Checkpoint::default(),
-            stale_copy: None,
+            first_copy: 0,
             memory: RecoveredMemory::Blank,
             index: Index::default(),
             segments: VecDeque::new(),

@@ -107,8 +107,8 @@ pub(super) fn judge(sight: &Sight) -> Verdict {
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) checkpoint: Checkpoint,
-    /// Copy of the checkpoint that does not say the same as the other one.
-    pub(super) stale_copy: Option<u64>,
+    /// Copy of the checkpoint to be written first.
+    pub(super) first_copy: u64,
     pub(super) memory: RecoveredMemory,
     pub(super) index: Index,
     pub(super) segments: VecDeque<Segment>,
@@ -142,7 +142,7 @@ pub(super) enum Flow {
 #[derive(Clone, Debug)]
 pub(super) struct Past {
     pub(super) checkpoint: Option<Checkpoint>,
-    pub(super) stale_copy: Option<u64>,
+    pub(super) first_copy: u64,
     pub(super) memory: RecoveredMemory,
     /// Writes may have been lost anywhere: nothing is known to have existed.
     pub(super) unsafe_loss: bool,
@@ -285,13 +285,13 @@ impl Recovery {
             .found
             .iter()
             .any(|found| found.entry.name != FileName::Next);
-        let (checkpoint, stale_copy) = match read_copies(bytes) {
+        let (checkpoint, first_copy) = match read_copies(bytes) {
             Ok(copies) => copies,
             Err(never_created) => {
                 let blank = never_created && !has_segments;
                 return Ok(Past {
                     checkpoint: None,
-                    stale_copy: (!blank).then_some(0),
+                    first_copy: 0,
                     memory: if blank {
                         RecoveredMemory::Blank
                     } else {
@@ -307,7 +307,7 @@ impl Recovery {
         let lost = unsafe_loss || checkpoint.memory == Memory::Lost;
         Ok(Past {
             checkpoint: Some(checkpoint),
-            stale_copy,
+            first_copy,
             memory: if lost {
                 RecoveredMemory::Lost
             } else {

@@ -370,7 +370,7 @@ impl Scan {
         }
         Box::new(Ready {
             checkpoint: core::mem::take(&mut layout.checkpoint),
-            stale_copy: layout.past.stale_copy,
+            first_copy: layout.past.first_copy,
             memory: layout.past.memory,
             index: core::mem::take(&mut layout.index),
             segments,
