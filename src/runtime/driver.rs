@@ -236,14 +236,8 @@ impl Core {
                 }
             }
             Action::Release(buffer) => self.pool.borrow_mut().release(buffer),
-            Action::Log(notice) => {
-                let log = self.logs[log];
-                if notice.grave {
-                    tracing::error!(%log, "{}", notice.text);
-                } else {
-                    tracing::info!(%log, "{}", notice.text);
-                }
-            }
+            Action::Log(notice) if notice.grave => tracing::error!("{}", notice.text),
+            Action::Log(notice) => tracing::info!("{}", notice.text),
             Action::Stopped => self.shards.borrow_mut()[log].stopped = true,
         }
     }
