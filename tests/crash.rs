@@ -1,10 +1,10 @@
 //! Crash states of the write-ahead log, enumerated: the real `wal::Log` over a simulated disk.
 //!
-//! A run stands still at every disk operation; the states that a crash at that instant may leave are
-//! made, and from each the log must come back with all that it ever called durable and nothing that
-//! was never written. Everything is drawn from seeds: a verdict names what replays it. The checker is
-//! itself checked by `scripts/mutants`. Read `crash/images.rs` for the method, `crash/model.rs` for
-//! what is compared, `sim/disk.rs` for the disk.
+//! A run stands still at every disk operation; the states that a crash at that instant may leave
+//! are made, and from each the log must come back with all that it ever called durable and nothing
+//! that was never written. Everything is drawn from seeds: a verdict names what replays it. The
+//! checker is itself checked by `scripts/mutants`. Read `crash/images.rs` for the method,
+//! `crash/model.rs` for what is compared, `sim/disk.rs` for the disk.
 
 mod sim;
 
@@ -31,9 +31,9 @@ use workload::{Done, Length};
 fn summary(name: &str, done: &Done) {
     let (disk, tally) = (&done.disk, &done.tally);
     println!(
-        "{name}: {} changing I/Os ({} block writes, {} checkpoint writes, {} files in, {} named, {} \
-         out, {} reads, {} faults), {} cuts, {} failures; {} points, {} images ({} subsets, {} torn, \
-         {} killed, {} rotten), {} nested, {} tails, at most {} in flight",
+        "{name}: {} changing I/Os ({} block writes, {} checkpoint writes, {} files in, {} named, \
+         {} out, {} reads, {} faults), {} cuts, {} failures; {} points, {} images ({} subsets, \
+         {} torn, {} killed, {} rotten), {} nested, {} tails, at most {} in flight",
         disk.changes(),
         disk.write,
         disk.checkpoint,

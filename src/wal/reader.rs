@@ -27,8 +27,8 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Whether `len` bytes at `position` of `file` are here; if not, the next operation reads them and
-    /// what follows. `position` is a multiple of 4096 and the span lies within `file_len`.
+    /// Whether `len` bytes at `position` of `file` are here; if not, the next operation reads them
+    /// and what follows. `position` is a multiple of 4096 and the span lies within `file_len`.
     pub(super) fn covers(
         &mut self,
         file: FileId,

@@ -68,8 +68,8 @@ impl World {
     }
 }
 
-/// Plays a failing seed again with the last lines of its trace and says what went wrong. `after` runs
-/// were sound before it.
+/// Plays a failing seed again with the last lines of its trace and says what went wrong. `after`
+/// runs were sound before it.
 pub fn complain(
     script: Script,
     name: &str,
