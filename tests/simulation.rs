@@ -1,9 +1,9 @@
 //! Simulation of whole sets: the real shards, a simulated network, simulated disks, virtual time.
 //!
-//! Each seed draws its own sizes, speeds and faults, runs a fault phase and must then come to rest; the
-//! checkers of `sim/checker.rs` watch every step. `SEED=k` plays one seed again, `SEEDS=n` runs so many,
-//! `LINES=n` prints more or less of the trace of a seed that fails. A seed that ever failed becomes a scenario here or in
-//! `sim/scenarios.rs`. Read `sim/world.rs` next.
+//! Each seed draws its own sizes, speeds and faults, runs a fault phase and must then come to rest;
+//! the checkers of `sim/checker.rs` watch every step. `SEED=k` plays one seed again, `SEEDS=n` runs
+//! so many, `LINES=n` prints more or less of the trace of a seed that fails. A seed that ever
+//! failed becomes a scenario here or in `sim/scenarios.rs`. Read `sim/world.rs` next.
 
 mod sim;
 

@@ -72,6 +72,9 @@ pub struct RunArgs {
     /// Seed of the payloads' texts
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// A directory on the nodes' disk: end early, as if the time were over, before it is full
+    #[arg(long)]
+    pub disk: Option<PathBuf>,
     /// CPU to pin the executor to
     #[arg(long)]
     pub cpu: Option<usize>,
@@ -205,6 +208,7 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
         seed: args.seed,
         run: new_run(),
         cpu: args.cpu,
+        disk: args.disk.clone(),
     })
 }
 

@@ -1,10 +1,11 @@
-//! The simulated network between the nodes: connections, what is in flight on them, what goes wrong.
+//! The simulated network between the nodes: connections, what is in flight on them, what goes
+//! wrong.
 //!
-//! A connection is a pair of byte streams that keep their order, as TCP does. A cut stalls what is in
-//! flight until it heals; a reset drops it and tells both ends; the loss of an end is told to the other
-//! one only when a packet can travel. A socket takes so many bytes, later frames wait at the sender and
-//! their buffers stay held: `Sent` comes when the socket took them. What arrives comes out of `pop`, for
-//! the world to carry to the node. Read `framing.rs` and `world.rs` next.
+//! A connection is a pair of byte streams that keep their order, as TCP does. A cut stalls what is
+//! in flight until it heals; a reset drops it and tells both ends; the loss of an end is told to
+//! the other one only when a packet can travel. A socket takes so many bytes, later frames wait at
+//! the sender and their buffers stay held: `Sent` comes when the socket took them. What arrives
+//! comes out of `pop`, for the world to carry to the node. Read `framing.rs` and `world.rs` next.
 
 use super::network_parts::{Flight, Item, Pair};
 pub use super::network_parts::{NetCounts, NetEvent, NetOptions, Outgoing};

@@ -1,8 +1,9 @@
 //! The options of a run, drawn from its seed: how big, how fast, and which faults.
 //!
-//! A swarm: each seed leaves out some kinds of faults and turns others up, so that rare combinations
-//! are reached without any one run drowning in all of them. Everything a run depends on is in here;
-//! a directed scenario starts from `quiet` and changes what it needs. Read `world.rs` next.
+//! A swarm: each seed leaves out some kinds of faults and turns others up, so that rare
+//! combinations are reached without any one run drowning in all of them. Everything a run depends
+//! on is in here; a directed scenario starts from `quiet` and changes what it needs. Read
+//! `world.rs` next.
 
 use super::disk_options::DiskOptions;
 use super::network_parts::NetOptions;

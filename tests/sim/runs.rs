@@ -1,8 +1,8 @@
 //! Runs by seed: one run from start to rest, a failing one played again with its trace.
 //!
-//! A run ends with a report or a verdict; an assertion of the code under test that fails is caught and
-//! named, it is no verdict of a checker. Whoever runs many prints what failed with `complain`, in the form
-//! that scripts look for. Read `world.rs` for what happens in a run.
+//! A run ends with a report or a verdict; an assertion of the code under test that fails is caught
+//! and named, it is no verdict of a checker. Whoever runs many prints what failed with `complain`,
+//! in the form that scripts look for. Read `world.rs` for what happens in a run.
 
 use super::options::Options;
 use super::report::Report;
@@ -68,8 +68,8 @@ impl World {
     }
 }
 
-/// Plays a failing seed again with the last lines of its trace and says what went wrong. `after` runs
-/// were sound before it.
+/// Plays a failing seed again with the last lines of its trace and says what went wrong. `after`
+/// runs were sound before it.
 pub fn complain(
     script: Script,
     name: &str,

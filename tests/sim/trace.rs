@@ -1,8 +1,8 @@
 //! The trace of a run: a hash over everything that happened, and the last lines of it.
 //!
-//! Every event given to a node, every action taken from one, every fault goes through `note`. Equal
-//! seeds give equal hashes; two runs that differ anywhere do not. Lines are only made into text that
-//! is kept when somebody will read them, so that runs without failure stay fast.
+//! Every event given to a node, every action taken from one, every fault goes through `note`.
+//! Equal seeds give equal hashes; two runs that differ anywhere do not. Lines are only made into
+//! text that is kept when somebody will read them, so that runs without failure stay fast.
 
 use super::facts::fnv_on;
 use core::fmt;

@@ -1,8 +1,8 @@
 //! The shell around each simulated node: events in, actions carried out, facts to the checkers.
 //!
-//! One event is given to the shard, then every action is taken and done, then the node's positions go
-//! to the checkers. Answers are checked at the moment they are given, against the disks as they are
-//! then. Read `world.rs` first, `world_client.rs` next.
+//! One event is given to the shard, then every action is taken and done, then the node's positions
+//! go to the checkers. Answers are checked at the moment they are given, against the disks as they
+//! are then. Read `world.rs` first, `world_client.rs` next.
 
 use super::checker::{Marks, memory_held};
 use super::facts::BlockFacts;

@@ -13,6 +13,7 @@ mod watch;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -63,6 +64,8 @@ pub struct Plan {
     pub run: u32,
     /// Where to pin the executor.
     pub cpu: Option<usize>,
+    /// A directory on the nodes' disk: the load ends early when it is nearly full.
+    pub disk: Option<PathBuf>,
 }
 
 /// What came of it.
@@ -105,6 +108,8 @@ pub(crate) struct Run {
     sessions: RefCell<BTreeMap<u32, Rc<Session>>>,
     complaints: RefCell<Complaints>,
     done: Cell<bool>,
+    /// The nodes' disk is nearly full.
+    full: Cell<bool>,
 }
 
 impl Run {
@@ -121,6 +126,7 @@ impl Run {
             sessions: RefCell::default(),
             complaints: RefCell::default(),
             done: Cell::new(false),
+            full: Cell::new(false),
             plan,
         }
     }
@@ -131,7 +137,7 @@ impl Run {
 
     /// Whether nothing more is to be sent.
     fn over(&self) -> bool {
-        self.now_ns() >= self.end_ns || INTERRUPTED.load(Ordering::Relaxed)
+        self.now_ns() >= self.end_ns || self.full.get() || INTERRUPTED.load(Ordering::Relaxed)
     }
 
     /// A producer number that was never used in this run.
