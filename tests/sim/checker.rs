@@ -248,9 +248,11 @@ impl Checker {
         let cutting = self.cutting.get(&node).copied();
         let cutting = cutting.filter(|before| before.run == marks.run);
         let counted = cutting.is_none_or(|before| marks.blocks_cut > before.blocks_cut);
-        ensure(counted || marks.durable_end <= before.durable_end, name, || {
-            format!("node {node}: durable end {cutting:?} -> {marks:?} without a cut")
-        })?;
+        ensure(
+            counted || marks.durable_end <= before.durable_end,
+            name,
+            || format!("node {node}: durable end {cutting:?} -> {marks:?} without a cut"),
+        )?;
         if counted {
             self.cutting.remove(&node);
         }
