@@ -105,8 +105,8 @@ pub struct Node {
     pub clock_ahead_us: u64,
     /// Whether it has a blank disk that was not brought up again.
     pub blank: bool,
-    /// What its disk held before it was replaced, until its leader was told that it is gone: what was
-    /// acknowledged until then may count for a majority.
+    /// What its disk held before it was replaced, until its leader was told that it is gone: what
+    /// was acknowledged until then may count for a majority.
     pub before_loss: Option<Image>,
     /// Whether its log was closed by a disk error, and when it will be restarted.
     pub failed_since_us: Option<u64>,
