@@ -183,6 +183,7 @@ impl World {
         at.disk.lose_everything();
         at.before_loss = Some(std::mem::take(&mut at.image));
         at.blank = true;
+        self.checker.memory_lost(node);
         if node == self.options.leader {
             self.checker.leader_lost_memory();
         }

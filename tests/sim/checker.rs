@@ -36,6 +36,8 @@ pub struct Holders {
 pub struct Marks {
     /// Number of its process: rises with each restart.
     pub run: u64,
+    /// Epoch that it leads or has promised.
+    pub epoch: u32,
     /// Committed blocks.
     pub high_watermark: u64,
     /// Durable blocks.
@@ -132,6 +134,21 @@ impl Checker {
         self.refused.insert(id);
     }
 
+    /// A node's disk was replaced by a blank one: it knows nothing of what it said.
+    pub fn memory_lost(&mut self, node: usize) {
+        self.marks.remove(&node);
+    }
+
+    /// The leader counts a follower as holding `facts` and all before it; does it?
+    pub fn matched(&self, node: usize, facts: &BlockFacts, holds: bool) -> Checked {
+        ensure(holds, Name::AckedBeforeDurable, || {
+            format!(
+                "the leader counts node {node} as holding block {} of epoch {}, it does not",
+                facts.block, facts.epoch
+            )
+        })
+    }
+
     /// The leader's disk was replaced by a blank one.
     pub fn leader_lost_memory(&mut self) {
         self.memory_losses += 1;
@@ -201,7 +218,17 @@ impl Checker {
                 )
             });
         }
-        assert_eq!(facts.block, self.committed_end(), "told in order");
+        ensure(
+            facts.block == self.committed_end(),
+            Name::WatermarkWentBack,
+            || {
+                format!(
+                    "node {node} counts block {} as committed, the last one known is below {}",
+                    facts.block,
+                    self.committed_end()
+                )
+            },
+        )?;
         ensure(nodes >= self.majority, Name::WatermarkWentBack, || {
             format!(
                 "node {node} counts block {} as committed, {nodes} disk(s) hold it",
@@ -237,6 +264,10 @@ impl Checker {
             Name::AckedBeforeDurable,
             || format!("node {node}: {marks:?}, its disk holds blocks up to {disk_end}"),
         )?;
+        let promised = before.map_or(0, |before| before.epoch);
+        ensure(marks.epoch >= promised, name, || {
+            format!("node {node}: epoch {promised} -> {}", marks.epoch)
+        })?;
         let Some(before) = before.filter(|before| before.run == marks.run) else {
             return ensure(marks.durable_end == disk_end, name, || {
                 format!("node {node} recovered {marks:?} where its disk has all to {disk_end}")

@@ -14,7 +14,7 @@ use super::verdict::{Checked, Name, Verdict, ensure};
 use super::world::{Task, World};
 use millrace::buffers::Buffers as _;
 use millrace::limits::FRAME_HEADER;
-use millrace::shard::status::{Role, ShardStatus};
+use millrace::shard::status::{LinkStatus, LinkView, Role, ShardStatus};
 use millrace::shard::{Action, Event, Part};
 use millrace::types::{BufferId, ConnectionId, Ticket};
 use millrace::wal::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileName};
@@ -324,6 +324,7 @@ impl World {
         }
         let marks = Marks {
             run: self.nodes[node].run,
+            epoch: status.epoch.0,
             high_watermark: status.high_watermark.0,
             durable_end: status.durable_end.0,
             log_end: status.log_end.0,
@@ -337,7 +338,24 @@ impl World {
         }
         let told = &mut self.process(node).told_committed;
         *told = marks.high_watermark.max(*told);
+        self.check_matched(node, &status)?;
         Ok(status)
+    }
+
+    /// What a leader counts as held by its followers, against their disks.
+    fn check_matched(&self, node: usize, status: &ShardStatus) -> Checked {
+        let mine = &self.nodes[node].image;
+        let live = |link: &&LinkView| link.status != LinkStatus::Disconnected;
+        for link in status.links.iter().filter(live) {
+            let end = link.matched.0.min(mine.end());
+            let Some(last) = end.checked_sub(1).and_then(|last| mine.chained(last)) else {
+                continue;
+            };
+            let peer = node_index(link.peer);
+            self.checker
+                .matched(peer, last, self.nodes[peer].holds(last))?;
+        }
+        Ok(())
     }
 
     fn tell_committed(&mut self, node: usize, block: u64) -> Checked {
