@@ -1,9 +1,10 @@
 //! Connections between nodes: the Hello in both directions, then frames to the shards.
 //!
 //! A data connection belongs to one log and is dialed when its shard asks. A control connection
-//! belongs to one core here and one core there and carries every log that both own; of two
-//! nodes the one with the lower id dials it, and dials again with backoff. A Hello that names
-//! another protocol, cluster, node or other cluster facts is refused with both values. Read `dial.rs` for the dialing side.
+//! belongs to one core here and one core there and carries every log that both own; of two nodes
+//! the one with the lower id dials it, and dials again with backoff. A Hello that names another
+//! protocol, cluster, node or other cluster facts is refused with both values. Read `dial.rs` for
+//! the dialing side.
 
 use super::client::port_of;
 use super::connection::{Connection, Kind};
@@ -11,7 +12,7 @@ use super::driver::Core;
 use super::reader::{Incoming, ReadError, Reader};
 use crate::limits;
 use crate::shard::Event;
-use crate::types::{LogId, NodeId, ShardId};
+use crate::types::{BufferId, LogId, NodeId, ShardId};
 use crate::wire::body::{Body, Channel, Hello, HelloOk, PROTOCOL};
 use crate::wire::code::Code;
 use std::rc::Rc;
@@ -204,16 +205,12 @@ async fn handle(
         }
     };
     if connection.is_ending() {
-        if let Some((buffer, _)) = payload {
-            core.pool.borrow_mut().release(buffer);
-        }
+        drop_payload(core, payload);
         return Ok(false);
     }
     if !connection.known_to.borrow().contains(&local) {
         // Not one of the logs that this connection carries.
-        if let Some((buffer, _)) = payload {
-            core.pool.borrow_mut().release(buffer);
-        }
+        drop_payload(core, payload);
         connection.refuse(Code::UnknownLog, [0, 0], header.correlation, log);
         return Ok(true);
     }
@@ -224,6 +221,12 @@ async fn handle(
     };
     core.deliver(local, event);
     Ok(true)
+}
+
+fn drop_payload(core: &Core, payload: Option<(BufferId, usize)>) {
+    if let Some((buffer, _)) = payload {
+        core.pool.borrow_mut().release(buffer);
+    }
 }
 
 /// Count and padded bytes of the run of blocks that a frame carries.
@@ -241,7 +244,7 @@ async fn read_run(
     reader: &mut Reader,
     (count, room): (u32, usize),
     payload: usize,
-) -> Result<Option<(crate::types::BufferId, usize)>, ReadError> {
+) -> Result<Option<(BufferId, usize)>, ReadError> {
     let whole = room > 0 && room.is_multiple_of(limits::DISK_ALIGNMENT);
     if !whole || room > limits::MAX_BUFFER_BYTES || count == 0 {
         core.node
