@@ -16,7 +16,7 @@ pub mod status;
 mod view;
 
 use crate::buffers::Buffers;
-use crate::replica::{self, Pending, Promise, Replica, SaveToken, SendRun, ServeFetch};
+use crate::replica::{self, LogView, Pending, Promise, Replica, SaveToken, SendRun, ServeFetch};
 use crate::types::{BlockNo, BufferId, ConnectionId, Epoch, Offset, Time};
 pub use crate::wal::config::Config as WalConfig;
 pub use crate::wal::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileEntry, FileName};
@@ -57,6 +57,8 @@ pub struct Shard {
     /// An epoch whose first block the log could not take yet.
     opening: Option<Epoch>,
     committed_offset: Offset,
+    /// Log end and high watermark that waiting reads were last held against.
+    seen_ends: (BlockNo, BlockNo),
     stopping: bool,
     /// Why the log is closed, with the mend; empty if it is not.
     failed: String,
@@ -91,6 +93,7 @@ impl Shard {
             delayed: VecDeque::new(),
             opening: None,
             committed_offset: Offset(0),
+            seen_ends: (BlockNo(0), BlockNo(0)),
             stopping: false,
             failed: String::new(),
             counters: Counters::default(),
@@ -144,11 +147,7 @@ impl Shard {
             Event::Sent { connection, bytes } => self.replica.payload_left(connection, bytes),
             Event::Timer => self.on_time(now, buffers),
             Event::PauseLink { peer, pause } => {
-                let stashed = self.stash.as_ref().map_or(&[][..], |(_, headers)| headers);
-                let view = View {
-                    log: &self.log,
-                    stashed,
-                };
+                let view = View::new(&self.log, &self.stash);
                 self.replica.pause_link(now, peer, pause, &view);
             }
             Event::Stop => self.on_stop(now, buffers),
@@ -194,10 +193,7 @@ impl Shard {
 
     /// What the shard says of itself.
     pub fn status(&self, now: Time) -> ShardStatus {
-        let view = View {
-            log: &self.log,
-            stashed: &[],
-        };
+        let view = View::new(&self.log, &self.stash);
         ShardStatus {
             log: self.config.wal.log,
             role: self.role(),
@@ -205,9 +201,9 @@ impl Shard {
             epoch: self.replica.epoch(),
             log_start: self.log.log_start().block,
             high_watermark: self.replica.high_watermark(),
-            durable_end: self.log.durable_end(),
-            log_end: self.log.log_end(),
-            durable_offset: self.log.durable_offset(),
+            durable_end: view.durable_end(),
+            log_end: view.log_end(),
+            durable_offset: view.end_offset_of(view.durable_end()),
             committed_offset: self.committed_offset,
             failed: self.failed.clone(),
             counters: self.counters,
@@ -239,27 +235,21 @@ impl Shard {
                 }
             }
             if quiet {
-                return;
+                break;
             }
+        }
+        let ends = (self.log.log_end(), self.replica.high_watermark());
+        if std::mem::replace(&mut self.seen_ends, ends) != ends {
+            self.retry_reads(buffers);
         }
     }
 
     fn poll_replica(&mut self, now: Time) -> Option<replica::Output> {
-        let stashed = self.stash.as_ref().map_or(&[][..], |(_, headers)| headers);
-        self.replica.poll(
-            now,
-            &View {
-                log: &self.log,
-                stashed,
-            },
-        )
+        self.replica.poll(now, &View::new(&self.log, &self.stash))
     }
 
     fn on_log_output(&mut self, now: Time, output: LogOutput, buffers: &mut dyn Buffers) {
-        let view = View {
-            log: &self.log,
-            stashed: &[],
-        };
+        let view = View::new(&self.log, &self.stash);
         match output {
             LogOutput::Recovered(recovered) => {
                 let promise = Promise {
@@ -292,17 +282,11 @@ impl Shard {
             }
             LogOutput::Saved(id) => {
                 while let Some((_, token)) = self.saves.pop_front_if(|(saved, _)| *saved <= id) {
-                    let view = View {
-                        log: &self.log,
-                        stashed: &[],
-                    };
+                    let view = View::new(&self.log, &self.stash);
                     self.replica.saved(now, token, &view);
                 }
             }
-            LogOutput::CutDone(done) => {
-                self.counters.blocks_cut += done.blocks;
-                self.after_cut(now, buffers);
-            }
+            LogOutput::CutDone(_) => self.after_cut(now, buffers),
             LogOutput::Loaded { request, result } => self.on_loaded(now, request, result, buffers),
             LogOutput::Found { request, result } => {
                 if let Some(Purpose::Find(client)) = self.loads.remove(&request) {
@@ -393,7 +377,6 @@ impl Shard {
             replica::Output::Committed { end } => {
                 self.note_committed(end);
                 self.pending.committed(end);
-                self.retry_reads(buffers);
             }
             replica::Output::Dial { peer } => self.actions.push_back(Action::Dial { peer }),
             replica::Output::Close { connection, code } => {
@@ -406,7 +389,9 @@ impl Shard {
                 self.notice(true, format!("lost the leadership of epoch {epoch}"));
             }
             replica::Output::Suspect { block } => self.log.forget_recent(block),
-            replica::Output::Notice { grave, text } => self.notice(grave, text),
+            replica::Output::Notice { grave, text } => {
+                self.actions.push_back(Action::Log(Notice { grave, text }));
+            }
         }
     }
 
@@ -453,20 +438,14 @@ impl Shard {
     }
 
     fn notice(&mut self, grave: bool, text: String) {
-        let text = format!("log {}: {text}", self.config.wal.log);
+        let text = format!("{}: {text}", self.config.wal.log);
         self.actions.push_back(Action::Log(Notice { grave, text }));
     }
 
     fn on_time(&mut self, now: Time, buffers: &mut dyn Buffers) {
         self.log.on_time(now, buffers);
-        let stashed = self.stash.as_ref().map_or(&[][..], |(_, headers)| headers);
-        self.replica.on_time(
-            now,
-            &View {
-                log: &self.log,
-                stashed,
-            },
-        );
+        self.replica
+            .on_time(now, &View::new(&self.log, &self.stash));
         self.pending.on_time(now);
         self.expire_clients(now);
     }

@@ -62,8 +62,8 @@ pub struct Follower {
     pub(super) receiver: Receiver,
     /// The connection that `receiver` keeps its account of.
     pub(super) credited: Option<ConnectionId>,
-    pub(super) arrived: VecDeque<Arrived>,
-    pub(super) candidate: Option<Candidate>,
+    arrived: VecDeque<Arrived>,
+    candidate: Option<Candidate>,
     /// The end last acknowledged on `following`.
     pub(super) acked: BlockNo,
     pub(super) paused: Option<PauseReason>,

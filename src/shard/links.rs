@@ -34,13 +34,8 @@ impl Shard {
                 if let Some((buffer, _)) = payload {
                     self.release(buffer);
                 }
-                let view = View {
-                    log: &self.log,
-                    stashed: &[],
-                };
-                let stashed = self.stash.as_ref().map_or(&[][..], |(_, headers)| headers);
-                self.replica
-                    .on_body(now, connection, &body, &View { stashed, ..view });
+                let view = View::new(&self.log, &self.stash);
+                self.replica.on_body(now, connection, &body, &view);
             }
         }
     }
@@ -56,10 +51,7 @@ impl Shard {
     ) {
         let bytes = payload.map_or(&[][..], |(buffer, len)| &buffers.bytes(buffer)[..len]);
         let headers = headers_of(bytes);
-        let view = View {
-            log: &self.log,
-            stashed: &[],
-        };
+        let view = View::new(&self.log, &self.stash);
         let verdict = self
             .replica
             .on_run(now, connection, body, headers.as_deref(), &view);
@@ -83,6 +75,7 @@ impl Shard {
         }
         self.counters.blocks_admitted += headers.len() as u64;
         if let Some(from) = cut {
+            self.counters.blocks_cut += self.log.log_end().0 - from.0;
             self.log.cut(from);
         }
         if self.log.is_cutting() {
@@ -90,14 +83,8 @@ impl Shard {
         } else {
             self.log.write_run(buffer, &headers, buffers);
         }
-        let stashed = self.stash.as_ref().map_or(&[][..], |(_, headers)| headers);
-        self.replica.run_written(
-            now,
-            &View {
-                log: &self.log,
-                stashed,
-            },
-        );
+        self.replica
+            .run_written(now, &View::new(&self.log, &self.stash));
     }
 
     /// After a cut: writes the run that waited for it, then takes the runs that came meanwhile.

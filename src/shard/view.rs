@@ -1,24 +1,50 @@
 //! The log as `replica` sees it: header facts of the WAL, and the run that waits behind a cut.
 //!
 //! A view shows the log as it will be once everything asked of it has happened. The WAL shows a cut
-//! at once; a run that was admitted together with the cut can only be written after it, so until
-//! then its headers are laid over the log's end here.
+//! only when it is done, and a run that was admitted together with the cut can only be written
+//! after it: so what the cut takes is left out here, and the run's headers are laid over the end.
 
+use super::Run;
 use crate::replica::LogView;
 use crate::types::{BlockNo, Epoch, Offset};
-use crate::wal::Log;
+use crate::wal::{Held, Log};
 use crate::wire::block::BlockHeader;
 
-/// The log, and the headers of the run that waits behind a cut.
+/// The log as it will be.
 #[derive(Debug)]
 pub(super) struct View<'a> {
-    pub(super) log: &'a Log,
-    pub(super) stashed: &'a [BlockHeader],
+    log: &'a Log,
+    /// First block that a cut under way takes away.
+    cut_from: Option<BlockNo>,
+    /// Headers of the run that waits behind the cut.
+    stashed: &'a [BlockHeader],
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    pub(super) fn new(log: &'a Log, stash: &'a Option<Run>) -> View<'a> {
+        let stashed = stash.as_ref().map_or(&[][..], |(_, headers)| headers);
+        View {
+            log,
+            cut_from: log.cut_from(),
+            stashed,
+        }
+    }
+
     fn stashed(&self, block: BlockNo) -> Option<&BlockHeader> {
         self.stashed.iter().find(|header| header.block == block)
+    }
+
+    /// Where the log ends once the cut is done.
+    fn kept_end(&self, end: BlockNo) -> BlockNo {
+        self.cut_from.map_or(end, |from| from.min(end))
+    }
+
+    fn is_kept(&self, block: BlockNo) -> bool {
+        self.cut_from.is_none_or(|from| block < from)
+    }
+
+    fn held_in_log(&self, block: BlockNo) -> Option<Held> {
+        self.log.held(block).filter(|_| self.is_kept(block))
     }
 }
 
@@ -28,13 +54,12 @@ impl LogView for View<'_> {
     }
 
     fn log_end(&self) -> BlockNo {
-        self.stashed
-            .last()
-            .map_or(self.log.log_end(), |header| header.block.next())
+        let stashed = self.stashed.last().map(|header| header.block.next());
+        stashed.unwrap_or_else(|| self.kept_end(self.log.log_end()))
     }
 
     fn durable_end(&self) -> BlockNo {
-        self.log.durable_end()
+        self.kept_end(self.log.durable_end())
     }
 
     fn held(&self, block: BlockNo) -> Option<(Epoch, u32)> {
@@ -45,22 +70,24 @@ impl LogView for View<'_> {
         if block.next() == start.block {
             return Some((start.prev_epoch, start.prev_crc));
         }
-        self.log
-            .held(block)
+        self.held_in_log(block)
             .map(|held| (held.epoch, held.header_crc))
     }
 
     fn epoch_of(&self, block: BlockNo) -> Option<Epoch> {
+        let in_log = || self.log.epoch_of(block).filter(|_| self.is_kept(block));
         self.stashed(block)
             .map(|header| header.epoch)
-            .or_else(|| self.log.epoch_of(block))
+            .or_else(in_log)
     }
 
     fn first_of_epoch(&self, epoch: Epoch) -> Option<BlockNo> {
-        let stashed = self.stashed.iter().find(|header| header.epoch == epoch);
-        self.log
+        let in_log = self
+            .log
             .first_of_epoch(epoch)
-            .or(stashed.map(|header| header.block))
+            .filter(|block| self.is_kept(*block));
+        let in_stash = || self.stashed.iter().find(|header| header.epoch == epoch);
+        in_log.or_else(|| in_stash().map(|header| header.block))
     }
 
     fn end_offset_of(&self, end: BlockNo) -> Offset {

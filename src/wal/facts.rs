@@ -30,6 +30,11 @@ impl Log {
         self.cut.is_some()
     }
 
+    /// First block that the cut under way takes away. The ends of the log show it only when done.
+    pub fn cut_from(&self) -> Option<BlockNo> {
+        self.cut.as_ref().map(|cut| cut.from)
+    }
+
     /// Where the log begins.
     pub fn log_start(&self) -> LogStart {
         self.index.start

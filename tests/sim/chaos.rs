@@ -1,9 +1,10 @@
 //! The faults of a run: which one happens when, to whom, and when it ends.
 //!
-//! Faults of storage stay within a budget: a disk is damaged (blank, or its log closed by an error)
-//! only while no other node is damaged or down. Crashes, losses of power (of all nodes at once too),
-//! cuts and pauses know no budget: they must never cost more than time. Each fault that needs an end
-//! puts it on the world's agenda. Read `options.rs` for the kinds, `rest.rs` for how the phase ends.
+//! Faults of storage stay within a budget: a disk is damaged (blank, or its log closed by an
+//! error) only while no other node is damaged or down. Crashes, losses of power (of all nodes at
+//! once too), cuts and pauses know no budget: they must never cost more than time. Each fault that
+//! needs an end puts it on the world's agenda. Read `options.rs` for the kinds, `rest.rs` for how
+//! the phase ends.
 
 use super::disk::DiskFault;
 use super::network::NetOptions;
@@ -178,9 +179,10 @@ impl World {
     pub fn lose_disk(&mut self, node: usize) {
         self.report.count("blank_disk", 1);
         self.crash_for_a_while(node, true);
-        self.nodes[node].disk.lose_everything();
-        self.nodes[node].image = super::image::Image::default();
-        self.nodes[node].blank = true;
+        let at = &mut self.nodes[node];
+        at.disk.lose_everything();
+        at.before_loss = Some(std::mem::take(&mut at.image));
+        at.blank = true;
         if node == self.options.leader {
             self.checker.leader_lost_memory();
         }

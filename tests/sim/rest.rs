@@ -1,11 +1,13 @@
 //! The end of a run: everything is mended, and the set must come to rest in bounded time.
 //!
-//! Heal, restart, let the clients finish; then every lag must reach 0, new appends at every level must
-//! be acknowledged, credit and memory must be back where they began, all copies must agree, and a clean
-//! stop must give every buffer back. Read `log_checks.rs` for what is checked of the logs.
+//! Heal, restart, let the clients finish; then every lag must reach 0, new appends at every level
+//! must be acknowledged, credit and memory must be back where they began, all copies must agree,
+//! and a clean stop must give every buffer back. Read `log_checks.rs` for what is checked of the
+//! logs.
 
 use super::checker::{credit_at_rest, done_in_time, memory_held};
 use super::log_checks::NodeLog;
+use super::rng::Chance;
 use super::verdict::{Checked, Verdict};
 use super::world::World;
 use millrace::shard::Event;
@@ -39,12 +41,12 @@ impl World {
         self.note(format_args!("the faults end"));
         self.chaos.active = false;
         self.clients_active = false;
+        self.options.network.spike = Chance::NEVER;
+        self.options.disk.slow = Chance::NEVER;
         self.net.options = self.options.network.clone();
-        self.net.options.spike = super::rng::Chance::NEVER;
         self.net.heal(self.now_us);
         for node in 0..self.nodes.len() {
-            let disk = self.options.disk.clone();
-            *self.nodes[node].disk.options_mut() = disk;
+            *self.nodes[node].disk.options_mut() = self.options.disk.clone();
             self.nodes[node].disk.forget_injected();
             let run = self.nodes[node].run;
             self.unpause(node, run)?;
