@@ -13,6 +13,7 @@ mod watch;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -63,6 +64,8 @@ pub struct Plan {
     pub run: u32,
     /// Where to pin the executor.
     pub cpu: Option<usize>,
+    /// The file that acks so far are entered into.
+    pub acks: Option<PathBuf>,
 }
 
 /// What came of it.

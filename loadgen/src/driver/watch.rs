@@ -1,11 +1,15 @@
-//! The watch: progress for people once a second, and an end to connections that answer no more.
+//! The watch: progress, and an end to connections that answer no more.
+//!
+//! Progress is a line for people once a second and, if asked for, a line in a file at every tick.
 //!
 //! A node that hangs answers nothing, not even `Unknown`. A batch unanswered for its own time-out
 //! and some grace breaks its connection, which makes all that is open on it unknown. It only ever
 //! shuts sockets down: the lane and the reader draw the conclusions. Read `session.rs` for those.
 
+use std::fs::File;
+use std::io::{self, Write};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{Run, say};
 use crate::stats::Counts;
@@ -18,8 +22,11 @@ const GRACE_NS: u64 = 5_000_000_000;
 
 pub(super) async fn run(run: Rc<Run>) {
     let mut line = Line::default();
+    let mut acks = Acks::open(&run);
     for tick in 1.. {
         glommio::timer::sleep(TICK).await;
+        // Once more at the end, so that the last line has everything.
+        acks.enter(&run);
         if run.done.get() {
             return;
         }
@@ -81,5 +88,37 @@ impl Line {
             at_ns: now_ns,
             acked,
         };
+    }
+}
+
+/// The file of acks so far; none if it was not asked for or cannot be written.
+struct Acks(Option<File>);
+
+impl Acks {
+    fn open(run: &Run) -> Acks {
+        let path = run.plan.acks.as_ref();
+        let mut acks = Acks(None);
+        match path.map(|path| File::options().append(true).open(path)) {
+            Some(Ok(file)) => acks.0 = Some(file),
+            Some(Err(error)) => say(&format!("--acks: {error}")),
+            None => {}
+        }
+        acks
+    }
+
+    fn enter(&mut self, run: &Run) {
+        let Some(file) = &mut self.0 else { return };
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let mut line = since.unwrap_or_default().as_millis().to_string();
+        for acked in &run.stats.borrow().acked_by_shard {
+            line.push_str(&format!(" {acked}"));
+        }
+        line.push('\n');
+        // In one write, so that whoever reads along sees whole lines.
+        let written: io::Result<()> = file.write_all(line.as_bytes());
+        if let Err(error) = written {
+            say(&format!("--acks: {error}; no more of them"));
+            self.0 = None;
+        }
     }
 }
