@@ -1,7 +1,7 @@
 //! The command line: what can be asked of `millrace`, and how its answers look.
 //!
-//! Each subcommand has its file. They share the exit codes (0 done, 1 failed, 2 bad input) and that results
-//! go to standard output and everything else to standard error.
+//! Each subcommand has its file. They share the exit codes (0 done, 1 failed, 2 bad input) and that
+//! results go to standard output and everything else to standard error.
 
 mod append;
 mod check;
@@ -146,6 +146,12 @@ pub fn run() -> ExitCode {
         .init();
     // Wrong arguments are printed by the parser, which exits with 2.
     let arguments = Arguments::parse();
+    if !matches!(arguments.command, Command::Serve(_) | Command::Append(_)) {
+        // Whoever reads the output may stop reading. (A node ignores that, and an append still
+        // has its counts to say.)
+        // SAFETY: sets the default action of a signal, before any other thread exists.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
     let done = match arguments.command {
         Command::Serve(arguments) => serve(&arguments),
         Command::Append(arguments) => append::run(&arguments),

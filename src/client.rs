@@ -2,9 +2,9 @@
 //! answer means.
 //!
 //! A [`Session`] learns the cluster from `Metadata`, numbers requests and turns each answer into an
-//! [`Outcome`]: done, ask elsewhere, ask later, refused for good, or unknown. It never repeats a request by
-//! itself: whether a batch whose outcome is unknown may be sent again is the caller's to say. Drivers
-//! own sockets and time; `client/driver/blocking.rs` is the one for tools.
+//! [`Outcome`]: done, ask elsewhere, ask later, refused for good, or unknown. It never repeats a
+//! request by itself: whether a batch whose outcome is unknown may be sent again is the caller's to
+//! say. Drivers own sockets and time; `client/driver/blocking.rs` is the one for tools.
 
 pub mod driver;
 
@@ -133,8 +133,8 @@ impl Session {
         LogId { origin, shard }
     }
 
-    /// The leader of a shard and where it listens for it; none before the cluster is known, or for a
-    /// shard that it does not have.
+    /// The leader of a shard and where it listens for it; none before the cluster is known, or for
+    /// a shard that it does not have.
     pub fn route(&self, shard: ShardId) -> Option<Route> {
         let cluster = self.cluster.as_ref()?;
         let placed = *cluster.leaders.get(usize::from(shard.0))?;

@@ -140,27 +140,44 @@ pub const READ_BUFFER_BYTES: usize = 2 * (FRAME_HEADER + FRAME_BODY);
 /// How long a new connection may take for its first frame, and a dialed one for the answer.
 pub const HANDSHAKE_MS: u64 = 5_000;
 
-/// Bytes of buffers of one core, as a sum. Buffers come in powers of two, so what is not a power of
-/// two may take twice its size.
-pub fn core_buffer_bytes(
-    logs: usize,
-    nodes: usize,
-    block: usize,
-    depth: usize,
-    credit: u64,
-) -> usize {
-    let class = block.next_power_of_two();
-    let per_log = class * (depth + 2)        // the open block, one waiting for a slot, those in flight
-        + 2 * RECENT_BYTES                   // recent blocks kept for links
-        + 2 * LINK_QUEUE_BYTES * nodes       // blocks read again for links that lag
-        + 2 * credit as usize                // blocks received and not yet durable
-        + 2 * WRITE_WINDOW as usize          // recovery's scan, and its look past the end
-        + 2 * MAX_BUFFER_BYTES; // answers to readers
-    per_log * logs + CORE_APPEND_BYTES
+/// What the buffers of a core are for.
+#[derive(Clone, Copy, Debug)]
+pub struct BufferNeeds {
+    /// Logs of the core.
+    pub logs: usize,
+    /// Nodes of the cluster.
+    pub nodes: usize,
+    /// Bytes of the largest block.
+    pub block_bytes: usize,
+    /// Blocks of one log in flight to the disk.
+    pub write_depth: usize,
+    /// Bytes of credit that a follower grants per link.
+    pub credit_bytes: usize,
 }
 
-/// Zeroed segment files that a node keeps ahead of need for each of its logs: the one in use and the
-/// next one are taken at once, the third is for the first roll.
+/// Bytes of buffers of one core, as a sum: a bound, allocated as needed. Buffers come in powers of
+/// two, so what is not a power of two may take twice its size.
+pub fn core_buffer_bytes(needs: &BufferNeeds) -> usize {
+    let block = needs.block_bytes.next_power_of_two();
+    let terms = [
+        // The open block, one that waits for a slot, those in flight to the disk.
+        block * (needs.write_depth + 2),
+        // Recent blocks, kept for links.
+        2 * RECENT_BYTES,
+        // Blocks read again for links that lag.
+        2 * LINK_QUEUE_BYTES * needs.nodes,
+        // Blocks received and not yet durable.
+        2 * needs.credit_bytes,
+        // Recovery's scan, and its look past the end.
+        2 * WRITE_WINDOW as usize,
+        // Answers to readers.
+        2 * MAX_BUFFER_BYTES,
+    ];
+    needs.logs * terms.iter().sum::<usize>() + CORE_APPEND_BYTES
+}
+
+/// Zeroed segment files that a node keeps ahead of need for each of its logs: the one in use and
+/// the next one are taken at once, the third is for the first roll.
 pub const SPARES_PER_LOG: usize = 3;
 
 /// Bytes of zeroed segment files that a node keeps ahead of need in all.

@@ -6,14 +6,13 @@
 //! The composition calls an input for what happened, then [`Replica::poll`] until it returns none,
 //! and [`Replica::on_time`] when [`Replica::poll_timeout`] is due.
 //!
-//! `follower.rs` is the part of every node, `leader.rs` and `opening.rs` that of the placed one;
-//! `admit.rs` holds the rule by which a run of blocks enters a log, `credit.rs` the two accounts of
-//! a link, `progress.rs` what a leader knows of one follower. Start with `view.rs`, then
-//! `output.rs`.
+//! `follower.rs` and `promises.rs` are the part of every node, `leader.rs`, `sending.rs` and
+//! `opening.rs` that of the placed one; `admit.rs` holds the rule by which a run of blocks enters a
+//! log, `credit.rs` the two accounts of a link, `progress.rs` what a leader knows of one follower.
+//! Start with `view.rs`, then `output.rs`.
 
 pub mod admit;
 pub mod credit;
-pub mod epochs;
 
 mod follower;
 mod lag;
@@ -441,8 +440,16 @@ impl Replica {
 }
 
 #[cfg(test)]
-mod replica_tests;
+mod commit_tests;
+#[cfg(test)]
+mod follower_tests;
+#[cfg(test)]
+mod link_tests;
+#[cfg(test)]
+mod opening_tests;
 #[cfg(test)]
 mod soak_tests;
 #[cfg(test)]
 mod test_kit;
+#[cfg(test)]
+mod test_log;

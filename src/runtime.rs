@@ -1,10 +1,10 @@
 //! The shell of a node: threads, executors, sockets and files around the pure core.
 //!
-//! Owns everything that waits or blocks; decides nothing about records. One executor per configured core,
-//! pinned, each with its own shards, buffers, ring, port and connections; beside them a metronome, a
-//! thread that zeroes spare segments, and the main thread, which waits for signals. It sees the core as
-//! events and actions only. Start with `runtime/executor.rs`; an append passes `reader.rs`, `client.rs`,
-//! `driver.rs` and `disk.rs`.
+//! Owns everything that waits or blocks; decides nothing about records. One executor per configured
+//! core, pinned, each with its own shards, buffers, ring, port and connections; beside them a
+//! metronome, a thread that zeroes spare segments, and the main thread, which waits for signals. It
+//! sees the core as events and actions only. Start with `runtime/executor.rs`; an append passes
+//! `reader.rs`, `client.rs`, `driver.rs` and `disk.rs`.
 
 mod buffers;
 mod client;
@@ -75,13 +75,12 @@ pub fn serve(config: Config, options: ServeOptions) -> Result<ExitCode, ConfigEr
     let (pinned, cpus) = preflight::cpus(&config)?;
     let addresses = preflight::addresses(&config)?;
     preflight::data_directory(&config.node.data_dir)?;
-    // Held until the process ends.
     let lock = identity::lock(&config.node.data_dir)?;
     identity::check(&config, true)?;
     let sockets: Result<Vec<Socket>, ConfigError> =
         addresses.into_iter().map(preflight::bind).collect();
     let sockets = sockets?;
-    let node = prepare_node(config, options, cpus)?;
+    let node = prepare_node(config, options, cpus, lock)?;
     let logs = prepare_logs(&node)?;
     metronome::start(node.metronomes.clone()).map_err(thread_refused)?;
     let spares = node.spares.clone();
@@ -92,7 +91,7 @@ pub fn serve(config: Config, options: ServeOptions) -> Result<ExitCode, ConfigEr
     tracing::info!(node = %node.config.node.id, cluster = %node.config.cluster.id,
         version = env!("CARGO_PKG_VERSION"), cpus = ?pinned, "starting");
     let ended = start_executors(&node, &pinned, logs, sockets)?;
-    wait(&node, signals, &ended, lock)
+    wait(&node, signals, &ended)
 }
 
 fn thread_refused(error: std::io::Error) -> ConfigError {
@@ -109,6 +108,7 @@ fn prepare_node(
     config: Config,
     options: ServeOptions,
     cpus: Vec<usize>,
+    lock: File,
 ) -> Result<Arc<Node>, ConfigError> {
     let directory = config.node.data_dir.join("spare");
     let logs = usize::from(config.cluster.shards);
@@ -130,6 +130,7 @@ fn prepare_node(
     let cores = config.cores.count;
     Ok(Arc::new(Node {
         fingerprint: config.fingerprint(),
+        lock,
         spares: Arc::new(spares),
         metronomes: (0..cores).map(|_| Arc::new(Metronome::default())).collect(),
         published: (0..cores).map(|_| Mutex::new(Vec::new())).collect(),
@@ -223,7 +224,6 @@ fn wait(
     node: &Arc<Node>,
     signals: libc::sigset_t,
     ended: &Receiver<Ended>,
-    lock: File,
 ) -> Result<ExitCode, ConfigError> {
     let (told, signal) = channel();
     std::thread::Builder::new()
@@ -253,13 +253,13 @@ fn wait(
         }
     }
     tracing::info!("stopped");
-    drop(lock);
     Ok(ExitCode::SUCCESS)
 }
 
 /// Blocks the signals that stop a node, for this thread and all that it starts.
 fn block_signals() -> libc::sigset_t {
-    // SAFETY: a sigset_t is integers; sigemptyset makes it valid, the others change what they are given.
+    // SAFETY: a sigset_t is integers; sigemptyset makes it valid, the others change what they are
+    // given.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);

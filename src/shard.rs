@@ -57,6 +57,8 @@ pub struct Shard {
     /// An epoch whose first block the log could not take yet.
     opening: Option<Epoch>,
     committed_offset: Offset,
+    /// Log end and high watermark that waiting reads were last held against.
+    seen_ends: (BlockNo, BlockNo),
     stopping: bool,
     /// Why the log is closed, with the mend; empty if it is not.
     failed: String,
@@ -91,6 +93,7 @@ impl Shard {
             delayed: VecDeque::new(),
             opening: None,
             committed_offset: Offset(0),
+            seen_ends: (BlockNo(0), BlockNo(0)),
             stopping: false,
             failed: String::new(),
             counters: Counters::default(),
@@ -232,8 +235,12 @@ impl Shard {
                 }
             }
             if quiet {
-                return;
+                break;
             }
+        }
+        let ends = (self.log.log_end(), self.replica.high_watermark());
+        if std::mem::replace(&mut self.seen_ends, ends) != ends {
+            self.retry_reads(buffers);
         }
     }
 
@@ -373,7 +380,6 @@ impl Shard {
             replica::Output::Committed { end } => {
                 self.note_committed(end);
                 self.pending.committed(end);
-                self.retry_reads(buffers);
             }
             replica::Output::Dial { peer } => self.actions.push_back(Action::Dial { peer }),
             replica::Output::Close { connection, code } => {

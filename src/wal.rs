@@ -38,6 +38,8 @@ mod append_tests;
 #[cfg(test)]
 mod cut_tests;
 #[cfg(test)]
+mod model_tests;
+#[cfg(test)]
 mod recovery_tests;
 #[cfg(test)]
 mod rig;

@@ -1,7 +1,7 @@
 //! Configuration as an operator meets it: sources, unknown keys, contradictions.
 //!
-//! The rules for single values are tested beside the code; here it is the real command with its exit codes
-//! and lines.
+//! The rules for single values are tested beside the code; here it is the real command with its
+//! exit codes and lines.
 
 mod node;
 

@@ -1,7 +1,9 @@
-//! What must be refused before a node starts, each with exit 2 and one line that names rule and mend.
+//! What must be refused before a node starts, each with exit 2 and one line that names rule and
+//! mend.
 //!
-//! Real processes: a seccomp filter and a resource limit are set in the child, after the fork. Some of these states would
-//! otherwise show as a panic of the executor about old kernels, or as damage much later.
+//! Real processes: a seccomp filter and a resource limit are set in the child, after the fork. Some
+//! of these states would otherwise show as a panic of the executor about old kernels, or as damage
+//! much later.
 
 mod node;
 

@@ -1,9 +1,9 @@
 //! Simulation of whole sets: the real shards, a simulated network, simulated disks, virtual time.
 //!
-//! Each seed draws its own sizes, speeds and faults, runs a fault phase and must then come to rest; the
-//! checkers of `sim/checker.rs` watch every step. `SEED=k` plays one seed again and prints the end of its
-//! trace, `SEEDS=n` runs so many. A seed that ever failed becomes a scenario here or in
-//! `sim/scenarios.rs`. Read `sim/world.rs` next.
+//! Each seed draws its own sizes, speeds and faults, runs a fault phase and must then come to rest;
+//! the checkers of `sim/checker.rs` watch every step. `SEED=k` plays one seed again, `SEEDS=n` runs
+//! so many, `LINES=n` prints more or less of the trace of a seed that fails. A seed that ever
+//! failed becomes a scenario here or in `sim/scenarios.rs`. Read `sim/world.rs` next.
 
 mod sim;
 
@@ -18,6 +18,8 @@ use sim::scenarios;
 
 /// Seeds of a default run.
 const SEEDS: u64 = 300;
+/// Lines of the trace that a failing seed prints.
+const LINES: u64 = 300;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -30,11 +32,12 @@ fn runs(script: Script, name: &str, seeds: u64) -> Report {
     let mut sum = Report::default();
     let seeds = number("SEED").map_or(0..seeds, |seed| seed..seed + 1);
     for (after, seed) in seeds.enumerate() {
-        let (result, _) = run(script, seed, false);
+        let (result, _) = run(script, seed, 0);
         match result {
             Ok(report) => sum.add(&report),
             Err(verdict) => {
-                complain(script, name, seed, after as u64, &verdict);
+                let lines = number("LINES").unwrap_or(LINES) as usize;
+                complain(script, name, (seed, after as u64), lines, &verdict);
                 panic!("{name}: seed {seed} failed");
             }
         }
@@ -58,7 +61,7 @@ fn swarm_of_seeds() {
 #[test]
 fn a_run_is_a_function_of_its_seed() {
     let hash = |seed| {
-        let (result, trace) = run(swarm, seed, false);
+        let (result, trace) = run(swarm, seed, 0);
         assert!(result.is_ok(), "{result:?}");
         let trace = trace.borrow();
         (trace.events(), trace.hash())

@@ -28,8 +28,10 @@ fn a_status_is_read_by_key() {
             {"shard": 1, "role": "follower", "counters": {"crc_failures": 3}},
         ],
         "links": [
-            {"shard": 0, "peer": 1, "lag": {"records": 4}, "lag_percentiles_us": {"p50": 1, "p95": 2, "p99": 3}},
-            {"shard": 0, "peer": 3, "lag": {"records": 5}, "lag_percentiles_us": {"p50": 4, "p95": 5, "p99": 6}},
+            {"shard": 0, "peer": 1, "lag": {"records": 4},
+              "lag_percentiles_us": {"p50": 1, "p95": 2, "p99": 3}},
+            {"shard": 0, "peer": 3, "lag": {"records": 5},
+              "lag_percentiles_us": {"p50": 4, "p95": 5, "p99": 6}},
         ],
     }));
     assert_eq!(status.node(), 2);

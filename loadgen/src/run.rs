@@ -76,6 +76,9 @@ pub struct RunArgs {
     /// Seed of the payloads' texts
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// A directory on the nodes' disk: end early, as if the time were over, before it is full
+    #[arg(long)]
+    pub disk: Option<PathBuf>,
     /// CPU to pin the executor to
     #[arg(long)]
     pub cpu: Option<usize>,
@@ -215,6 +218,7 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
         run: new_run(),
         cpu: args.cpu,
         acks: args.acks.clone(),
+        disk: args.disk.clone(),
     })
 }
 

@@ -1,8 +1,8 @@
 //! The load is tested against a made-up node: what is counted, what is kept, what is never retried.
 //!
-//! The node speaks the client's half of the protocol over real sockets, remembers every batch it saw
-//! and misbehaves as told: it refuses, breaks connections, or falls silent. The binary runs as a user
-//! runs it. Read `fake/mod.rs` for the node.
+//! The node speaks the client's half of the protocol over real sockets, remembers every batch it
+//! saw and misbehaves as told: it refuses, breaks connections, or falls silent. The binary runs as
+//! a user runs it. Read `fake/mod.rs` for the node.
 
 mod fake;
 

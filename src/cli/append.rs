@@ -1,9 +1,9 @@
 //! `millrace append`: lines of standard input to records, in order, in batches.
 //!
-//! A batch closes when it is full or when no further line has come for the linger time. The first batch goes alone
-//! and waits for a leader; from then on several are in flight on one connection, and the order of
-//! lines is the order of offsets. Nothing is sent twice: what fails or is unknown is counted, and the
-//! command then ends with 1.
+//! A batch closes when it is full or when no further line has come for the linger time. The first
+//! batch goes alone and waits for a leader; from then on several are in flight on one connection,
+//! and the order of lines is the order of offsets. Nothing is sent twice: what fails or is unknown
+//! is counted, and the command then ends with 1.
 
 use super::Failure;
 use clap::Args;

@@ -1,8 +1,8 @@
 //! `millrace check`: whether a node could start here, and what its disk can do.
 //!
-//! Reads, tries and leaves nothing behind. With a configuration it makes every check that a start makes;
-//! with a data directory alone, those of the machine and the directory. `--disk` measures what a set of three
-//! nodes on this disk could take at most.
+//! Reads, tries and leaves nothing behind. With a configuration it makes every check that a start
+//! makes; with a data directory alone, those of the machine and the directory. `--disk` measures
+//! what a set of three nodes on this disk could take at most.
 
 use super::{ConfigArguments, Failure};
 use clap::Args;

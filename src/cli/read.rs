@@ -1,8 +1,8 @@
 //! `millrace read`: records of one shard, one line each.
 //!
-//! Reads whole batches, prints the records from the offset asked for on. Without `--to` and `--follow` it ends where the
-//! log ended when it began. The node asked is the one given, so that a follower's copy can be
-//! read as well as the leader's.
+//! Reads whole batches, prints the records from the offset asked for on. Without `--to` and
+//! `--follow` it ends where the log ended when it began. The node asked is the one given, so that a
+//! follower's copy can be read as well as the leader's.
 
 use super::Failure;
 use clap::{Args, ValueEnum};
@@ -86,9 +86,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 next = printed.max(found.ok.next.0);
             }
             Ok(_) if waits => {
-                if out.flush().is_err() {
-                    return Ok(ExitCode::SUCCESS);
-                }
+                out.flush()?;
             }
             Ok(_) => break,
             Err(ClientError::Refused(Code::OutOfRange, [start, end])) => {
@@ -133,14 +131,7 @@ fn print(
         for (record, offset) in record::read_all(body).zip(prefix.base_offset.0..) {
             let record = record.map_err(|_| damaged())?;
             if offset >= from && arguments.to.is_none_or(|to| offset < to) {
-                let printed = print_record(arguments.format, out, &record, offset);
-                if let Err(error) = printed {
-                    // Whoever read the output has seen enough.
-                    if error.kind() == io::ErrorKind::BrokenPipe {
-                        std::process::exit(0);
-                    }
-                    return Err(error.into());
-                }
+                print_record(arguments.format, out, &record, offset)?;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The rules for values, alone and against each other.
 //!
-//! Turns a document into a [`Config`] or into the first refusal, which names the key (both keys of a
-//! contradiction), the value, the rule and the mend. Nothing is rounded or clamped (S-171).
+//! Turns a document into a [`Config`] or into the first refusal, which names the key (both keys of
+//! a contradiction), the value, the rule and the mend. Nothing is rounded or clamped (S-171).
 
 use super::file::{self, Document};
 use super::{Cluster, Config, ConfigError, Cores, Link, Log, Node, NodeEntry};
@@ -306,8 +306,8 @@ fn link(file: &file::Link) -> Checked<Link> {
     })
 }
 
-/// Core `k` listens on `port + k`: the ranges of two nodes on one host must not meet. How many cores
-/// another node has is its own affair; as many as here is assumed.
+/// Core `k` listens on `port + k`: the ranges of two nodes on one host must not meet. How many
+/// cores another node has is its own affair; as many as here is assumed.
 fn ports(cluster: &Cluster, cores: usize) -> Checked<()> {
     let address = |index: usize| {
         let key = format!("cluster.nodes[{index}].address");

@@ -1,7 +1,8 @@
 //! The shape of the file, and of what flags and environment add to it.
 //!
-//! Every field is optional here: whether one is missing, or out of range, is decided in `check.rs`, which can
-//! name the key and the mend. Unknown keys are refused by serde, which names the known ones.
+//! Every field is optional here: whether one is missing, or out of range, is decided in `check.rs`,
+//! which can name the key and the mend. Unknown keys are refused by serde, which names the known
+//! ones.
 
 use serde::Deserialize;
 

@@ -1,8 +1,9 @@
 //! The list of keys: name, default, meaning.
 //!
-//! One row per scalar key, in the order in which `millrace config` prints them. The environment variable of
-//! a key is its name in capitals with `_` for `.` behind `MILLRACE_`. `[[cluster.nodes]]` is the one
-//! key that is a list of tables; it comes from the file or from `--nodes`. Read `layers.rs` next.
+//! One row per scalar key, in the order in which `millrace config` prints them. The environment
+//! variable of a key is its name in capitals with `_` for `.` behind `MILLRACE_`.
+//! `[[cluster.nodes]]` is the one key that is a list of tables; it comes from the file or from
+//! `--nodes`. Read `layers.rs` next.
 
 use crate::limits;
 

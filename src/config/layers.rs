@@ -1,7 +1,7 @@
 //! Lays flags over environment over file, and remembers where each value came from.
 //!
-//! The layers meet as one TOML table, so that a value is parsed and refused in the same words wherever it
-//! came from. What the values mean is `check.rs`'s.
+//! The layers meet as one TOML table, so that a value is parsed and refused in the same words
+//! wherever it came from. What the values mean is `check.rs`'s.
 
 use super::file::Document;
 use super::keys::{KEYS, variable};

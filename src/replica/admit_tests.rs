@@ -74,6 +74,13 @@ fn case(
 }
 
 fn cases() -> Vec<Case> {
+    let mut cases = cases_by_position();
+    cases.extend(cases_by_previous());
+    cases.extend(cases_of_conflicts());
+    cases
+}
+
+fn cases_by_position() -> Vec<Case> {
     const HELD: &[u32] = &[1, 1, 1, 1, 1];
     const MORE: &[u32] = &[1, 1, 1, 1, 1, 1, 1, 1];
     vec![
@@ -123,6 +130,12 @@ fn cases() -> Vec<Case> {
             0,
             out_of_sync(5, 1, 0),
         ),
+    ]
+}
+
+fn cases_by_previous() -> Vec<Case> {
+    const HELD: &[u32] = &[1, 1, 1, 1, 1];
+    vec![
         case(
             "previous of another epoch",
             &[1, 1, 2, 2, 2],
@@ -139,6 +152,12 @@ fn cases() -> Vec<Case> {
             0,
             Place::Diverged(BlockNo(4)),
         ),
+    ]
+}
+
+fn cases_of_conflicts() -> Vec<Case> {
+    const HELD: &[u32] = &[1, 1, 1, 1, 1];
+    vec![
         case(
             "first of another epoch, uncommitted",
             &[1, 1, 2, 2, 2],
@@ -199,8 +218,8 @@ fn cases() -> Vec<Case> {
 }
 
 /// Every row, partial overlaps of both forms among them: 15-25 and 15-19 against a held 10-19 are
-/// runs that end past the log, or whose blocks are held one by one. Blocks, not offsets, are compared,
-/// so no run can begin inside a block that is held.
+/// runs that end past the log, or whose blocks are held one by one. Blocks, not offsets, are
+/// compared, so no run can begin inside a block that is held.
 ///
 /// H-41 H-42 H-44 H-45 H-46 H-69
 #[test]
@@ -387,8 +406,8 @@ fn any_two_histories_converge() {
     }
 }
 
-/// All rising lists of epochs 1 to 3 with up to five blocks. Epoch e is written by one leader, so two
-/// logs that share a block of an epoch share everything below it.
+/// All rising lists of epochs 1 to 3 with up to five blocks. Epoch e is written by one leader, so
+/// two logs that share a block of an epoch share everything below it.
 fn histories() -> Vec<Vec<u32>> {
     let mut all = vec![Vec::new()];
     let mut at = 0;

@@ -53,6 +53,8 @@ fn zero_grant_sends_nothing() {
 
 /// One block of any size may go with nothing in flight and any credit in both units; not beside
 /// another one.
+///
+/// S-51
 #[test]
 fn a_block_above_the_window_goes_alone() {
     let large = credit(1000, 1 << 20);
@@ -89,7 +91,7 @@ fn doubled_and_old_grants_change_nothing() {
     assert_eq!(sender.room().records, 100);
 }
 
-/// D-S8 S-122
+/// D-S8 S-122 D-S14
 #[test]
 fn reconnects_do_not_multiply_windows() {
     let (mut receiver, _) = pair(100, 10 * 4096);

@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 
 /// A run that was written and is not yet durable.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arrived {
+struct Arrived {
     connection: ConnectionId,
     end: BlockNo,
     weight: CreditLimits,
@@ -33,7 +33,7 @@ pub(super) struct Arrived {
 
 /// The run between `Verdict::Write` and `run_written`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
+struct Candidate {
     run: Run,
     arrived: Arrived,
     cut: Option<BlockNo>,
@@ -62,8 +62,8 @@ pub struct Follower {
     pub(super) receiver: Receiver,
     /// The connection that `receiver` keeps its account of.
     pub(super) credited: Option<ConnectionId>,
-    pub(super) arrived: VecDeque<Arrived>,
-    pub(super) candidate: Option<Candidate>,
+    arrived: VecDeque<Arrived>,
+    candidate: Option<Candidate>,
     /// The end last acknowledged on `following`.
     pub(super) acked: BlockNo,
     pub(super) paused: Option<PauseReason>,

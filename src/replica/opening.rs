@@ -325,9 +325,12 @@ impl Leader {
                     "{}: copies blocks up to {end} from node {}",
                     state.config.log, link.peer
                 );
+                // At least its last block is asked for: where the logs part shows in the answer.
+                let first = admit::step_back(view, hints);
+                let last = end.previous().expect("more up to date than any empty log");
                 let fetching = Fetching {
                     peer: link.peer,
-                    first: admit::step_back(view, hints),
+                    first: first.min(last),
                     end,
                     asked: false,
                     writing: None,

@@ -15,6 +15,7 @@ fn answers(pending: &mut Pending<u32>) -> Vec<(u32, Result<(), Code>)> {
     core::iter::from_fn(|| pending.poll()).collect()
 }
 
+/// S-15 S-16
 #[test]
 fn each_level_at_its_own_end() {
     let mut pending = Pending::new();
@@ -47,6 +48,7 @@ fn retry_waits_for_its_own_level() {
     assert_eq!(pending.len(), 1);
 }
 
+/// S-17
 #[test]
 fn deadlines_and_fences_are_unknown_outcomes() {
     let mut pending = Pending::new();

@@ -1,9 +1,10 @@
 //! What a follower promises, and what it says of itself: `Where`, `Fetch` and `Ping`.
 //!
-//! An epoch is adopted by a `Where` alone. Its promise names the leader it was given to, is on the disk
-//! before the `Position` that tells of it, and makes every lower epoch powerless here. A log without a
-//! memory promises nothing that counts: it says so in its `Position`, and speaks again once its leader
-//! has brought it up (`Follower::remember`). Nothing here admits a block: see `follower.rs`.
+//! An epoch is adopted by a `Where` alone. Its promise names the leader it was given to, is on the
+//! disk before the `Position` that tells of it, and makes every lower epoch powerless here. A log
+//! without a memory promises nothing that counts: it says so in its `Position`, and speaks again
+//! once its leader has brought it up (`Follower::remember`). Nothing here admits a block: see
+//! `follower.rs`.
 
 use super::follower::Follower;
 use super::output::{Output, Promise, ServeFetch};

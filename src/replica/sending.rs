@@ -1,8 +1,8 @@
 //! What goes to whom, as far as credit and the connection's queue allow, and how a link looks.
 //!
-//! A link is served from its own `next` on, whatever other links do: one slow follower costs one bounded
-//! queue. At most one run is being loaded for a link at a time. Owns the send decision and the public
-//! status that follows from it; acks and refusals are `progress.rs`'s business.
+//! A link is served from its own `next` on, whatever other links do: one slow follower costs one
+//! bounded queue. At most one run is being loaded for a link at a time. Owns the send decision and
+//! the public status that follows from it; acks and refusals are `progress.rs`'s business.
 
 use super::leader::Leader;
 use super::output::{LinkStatus, LinkView, Output, SendRun};

@@ -1,120 +1,20 @@
-//! A log of headers and a network of a few replicas, for the unit tests of this module.
+//! A network of a few replicas, for the unit tests of this module.
 //!
-//! Everything is in one thread and in a fixed order: frames of all connections in the order in which
-//! they were sent, saves and disk writes at once unless a test holds them back. No payload exists.
+//! Everything is in one thread and in a fixed order: frames of all connections in the order in
+//! which they were sent, saves and disk writes at once unless a test holds them back. No payload
+//! exists.
 
-use super::epochs::Epochs;
-use super::{Config, LogView, Output, Promise, Replica, Role, SendRun, Verdict, with_run};
+pub use super::test_log::{LOG, TestLog};
+use super::{
+    Config, LinkView, LogView, Output, Promise, Replica, Role, SendRun, Verdict, with_run,
+};
 use crate::limits::MAX_BLOCK_BYTES;
-use crate::types::{BlockNo, ConnectionId, Epoch, LogId, NodeId, Offset, OriginId, ShardId};
+use crate::types::{BlockNo, ConnectionId, Epoch, NodeId};
 use crate::types::{Tick, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, Channel, CreditLimits, ReplicaMemory};
 use crate::wire::code::Code;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-pub const LOG: LogId = LogId {
-    origin: OriginId(7),
-    shard: ShardId(0),
-};
-
-/// A log of headers.
-#[derive(Clone, Debug, Default)]
-pub struct TestLog {
-    pub blocks: Vec<BlockHeader>,
-    pub epochs: Epochs,
-    pub durable_end: BlockNo,
-}
-
-impl TestLog {
-    /// A durable log with one block of one record for each epoch given.
-    pub fn of(epochs: &[u32]) -> TestLog {
-        let mut log = TestLog::default();
-        for epoch in epochs {
-            log.seal(Epoch(*epoch), 1, 0, Tick(0));
-        }
-        log.durable_end = log.log_end();
-        log
-    }
-
-    /// The header of the next block; `salt` stands for its bytes.
-    pub fn next_header(&self, epoch: Epoch, records: u32, salt: u32, tick: Tick) -> BlockHeader {
-        let last = self.blocks.last();
-        let base = last.map_or(Offset(0), |last| last.end_offset);
-        let prev = last.map_or(0, |last| last.header_crc);
-        let block = self.log_end();
-        let mut facts = Vec::new();
-        for fact in [prev, epoch.0, block.0 as u32, records, salt] {
-            facts.extend_from_slice(&fact.to_le_bytes());
-        }
-        BlockHeader {
-            log: LOG,
-            epoch,
-            block,
-            header_crc: crc32fast::hash(&facts),
-            prev_header_crc: prev,
-            used_len: 256 + records,
-            batch_count: 1,
-            record_count: records,
-            base_offset: base,
-            end_offset: Offset(base.0 + u64::from(records)),
-            last_tick: tick,
-            ..BlockHeader::default()
-        }
-    }
-
-    pub fn seal(&mut self, epoch: Epoch, records: u32, salt: u32, tick: Tick) -> BlockHeader {
-        let header = self.next_header(epoch, records, salt, tick);
-        self.push(&header);
-        header
-    }
-
-    pub fn push(&mut self, header: &BlockHeader) {
-        assert_eq!(header.block, self.log_end());
-        self.epochs.append(header.epoch);
-        self.blocks.push(*header);
-    }
-
-    pub fn cut(&mut self, from: BlockNo) {
-        self.blocks.truncate(from.0 as usize);
-        self.epochs.cut(from);
-        self.durable_end = self.durable_end.min(from);
-    }
-
-    pub fn range(&self, from: u64, end: u64) -> &[BlockHeader] {
-        &self.blocks[from as usize..end as usize]
-    }
-
-    pub fn list(&self) -> Vec<u32> {
-        self.blocks.iter().map(|header| header.epoch.0).collect()
-    }
-}
-
-impl LogView for TestLog {
-    fn log_start(&self) -> BlockNo {
-        BlockNo(0)
-    }
-    fn log_end(&self) -> BlockNo {
-        self.epochs.log_end()
-    }
-    fn durable_end(&self) -> BlockNo {
-        self.durable_end
-    }
-    fn held(&self, block: BlockNo) -> Option<(Epoch, u32)> {
-        let header = self.blocks.get(usize::try_from(block.0).ok()?)?;
-        Some((header.epoch, header.header_crc))
-    }
-    fn epoch_of(&self, block: BlockNo) -> Option<Epoch> {
-        self.epochs.epoch_of(block)
-    }
-    fn first_of_epoch(&self, epoch: Epoch) -> Option<BlockNo> {
-        self.epochs.first_of_epoch(epoch)
-    }
-    fn end_offset_of(&self, end: BlockNo) -> Offset {
-        let last = end.previous().map(|last| &self.blocks[last.0 as usize]);
-        last.map_or(Offset(0), |last| last.end_offset)
-    }
-}
 
 /// One node: its replica, its log, and what its disk holds.
 pub struct Node {
@@ -182,6 +82,8 @@ pub struct Net {
     connections: BTreeMap<ConnectionId, (NodeId, NodeId, Channel)>,
     next_connection: u64,
     pub hold_wire: bool,
+    /// Payloads to these nodes never leave the sender.
+    pub stuck: BTreeSet<NodeId>,
     /// The node that is placed as leader.
     pub placed: u32,
 }
@@ -205,6 +107,7 @@ impl Net {
             connections: BTreeMap::new(),
             next_connection: 1,
             hold_wire: false,
+            stuck: BTreeSet::new(),
             placed: 1,
         }
     }
@@ -458,7 +361,9 @@ impl Net {
                 }
                 it.replica.run_sent(now, run.connection, &taken);
                 let used = taken.iter().map(|header| header.used_len as usize).sum();
-                it.replica.payload_left(run.connection, used);
+                if !self.stuck.contains(&run.peer) {
+                    it.replica.payload_left(run.connection, used);
+                }
                 it.runs.push(run.clone());
                 if !taken.is_empty() {
                     let body = Body::Replicate(with_run(run.head, &taken));
@@ -556,6 +461,14 @@ impl Net {
             .map(|(id, _)| id)
             .next_back()
             .expect("a data connection")
+    }
+
+    /// The placed leader's link to a node.
+    pub fn link(&self, node: u32) -> LinkView {
+        let leader = &self.nodes[&NodeId(self.placed)];
+        let links = leader.replica.links(self.now, &leader.log);
+        let found = links.into_iter().find(|link| link.peer == NodeId(node));
+        found.expect("a link")
     }
 
     /// Frames sent to a node so far that carry blocks: first block and count.

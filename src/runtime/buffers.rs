@@ -1,10 +1,10 @@
 //! The buffers of one core: aligned memory in powers of two, counted against one budget.
 //!
 //! Owns every byte that a payload ever lies in. A buffer is *owned* by whoever took it until its
-//! release, and *held* by each operation (a write, a read, a send) that uses its memory; its memory goes
-//! back to the free list when neither is left. While it is held its bytes do not change: `bytes_mut`
-//! panics. Clients' appends are counted apart, so that they can never take what the logs need to get
-//! rid of them. Read `driver.rs` next.
+//! release, and *held* by each operation (a write, a read, a send) that uses its memory; its memory
+//! goes back to the free list when neither is left. While it is held its bytes do not change:
+//! `bytes_mut` panics. Clients' appends are counted apart, so that they can never take what the
+//! logs need to get rid of them. Read `driver.rs` next.
 
 use crate::buffers::Buffers;
 use crate::limits;

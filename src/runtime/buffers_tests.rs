@@ -1,4 +1,5 @@
-//! The pool: sizes, holds, budget. Memory outside the executor needs none, so these are plain tests.
+//! The pool: sizes, holds, budget. Memory outside the executor needs none, so these are plain
+//! tests.
 
 use super::*;
 

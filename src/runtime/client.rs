@@ -1,9 +1,9 @@
 //! A client's frames: to the shard that they are for, or answered here.
 //!
-//! Reads no further while the client has too much unanswered, in bytes of appends, in requests or in
-//! answers that it does not take off its socket. Checks what must hold before a payload gets a buffer;
-//! what a batch must be is the shard's to say. A frame for a shard of another core is answered with that
-//! core's port. Follow an append: here, `driver.rs`, `shard.rs`.
+//! Reads no further while the client has too much unanswered, in bytes of appends, in requests or
+//! in answers that it does not take off its socket. Checks what must hold before a payload gets a
+//! buffer; what a batch must be is the shard's to say. A frame for a shard of another core is
+//! answered with that core's port. Follow an append: here, `driver.rs`, `shard.rs`.
 
 use super::connection::{Connection, Kind};
 use super::driver::Core;

@@ -1,10 +1,10 @@
 //! One TCP connection: what waits to be sent on it, and the task that sends it.
 //!
-//! A connection has two tasks, one that reads and one that writes, each with its own descriptor of the
-//! socket. The writer gathers headers and payload parts straight from the buffers into one `sendmsg`, so
-//! no payload is copied on its way out; a buffer is held until its bytes have left. When a connection
-//! dies the socket is shut down, which ends both tasks; nobody waits for a dead one. Read `reader.rs` for
-//! the other half.
+//! A connection has two tasks, one that reads and one that writes, each with its own descriptor of
+//! the socket. The writer gathers headers and payload parts straight from the buffers into one
+//! `sendmsg`, so no payload is copied on its way out; a buffer is held until its bytes have left.
+//! When a connection dies the socket is shut down, which ends both tasks; nobody waits for a dead
+//! one. Read `reader.rs` for the other half.
 
 use super::buffers::Pool;
 use super::driver::Core;
@@ -182,8 +182,9 @@ impl Connection {
         self.writable.notify();
     }
 
-    /// Everything has left: the other side sees the end of the stream. What it still sends is read and
-    /// dropped for a while, because a close with unread bytes would take back what was just sent.
+    /// Everything has left: the other side sees the end of the stream. What it still sends is read
+    /// and dropped for a while, because a close with unread bytes would take back what was just
+    /// sent.
     fn end_sending(&self, now: Time) {
         // SAFETY: as in `kill`; a dead connection does not come here.
         unsafe { libc::shutdown(self.fd, libc::SHUT_WR) };

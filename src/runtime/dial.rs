@@ -1,8 +1,9 @@
 //! Dialing other nodes: data connections when a shard asks, control connections always.
 //!
-//! A peer's base port tells how many cores it listens with, and a core that does not own the log names the
-//! one that does; neither outlives the connection. Backoff of control connections starts short, so that
-//! a set that starts together is together soon. Read `peer.rs` for what happens on an open connection.
+//! A peer's base port tells how many cores it listens with, and a core that does not own the log
+//! names the one that does; neither outlives the connection. Backoff of control connections starts
+//! short, so that a set that starts together is together soon. Read `peer.rs` for what happens on
+//! an open connection.
 
 use super::connection::{Connection, second_stream, write_all};
 use super::driver::Core;

@@ -1,9 +1,10 @@
 //! The disk of one core: carries out what its logs ask for and says how it ended.
 //!
-//! Writes, reads and syncs go to the ring; opening, naming and freeing go to blocking threads, one queue
-//! for all logs of the core. Each operation keeps its file open and its buffer held until its completion
-//! was taken, whatever happens to either in between. Nothing is retried and nothing is decided here; a
-//! short count is reported as it is. Read `ring.rs` and `files.rs` for the work itself.
+//! Writes, reads and syncs go to the ring; opening, naming and freeing go to blocking threads, one
+//! queue for all logs of the core. Each operation keeps its file open and its buffer held until its
+//! completion was taken, whatever happens to either in between. Nothing is retried and nothing is
+//! decided here; a short count is reported as it is. Read `ring.rs` and `files.rs` for the work
+//! itself.
 
 use super::buffers::Pool;
 use super::files::{Job, Place, file_name};

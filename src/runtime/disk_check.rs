@@ -1,8 +1,9 @@
 //! What the disk can do: three writers at once, as three nodes of a set on one machine would write.
 //!
-//! Each writer keeps eight direct writes of 1 MiB in flight, each durable when it completes, over a file of
-//! its own that was allocated and written before. A record of a set of three is written three times, so a
-//! third of the total is the most that such a set can take on this disk. Leaves nothing behind.
+//! Each writer keeps eight direct writes of 1 MiB in flight, each durable when it completes, over a
+//! file of its own that was allocated and written before. A record of a set of three is written
+//! three times, so a third of the total is the most that such a set can take on this disk. Leaves
+//! nothing behind.
 
 use super::files::{AlignedBytes, allocate, open_direct};
 use io_uring::{IoUring, opcode, types};

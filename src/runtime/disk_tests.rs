@@ -1,6 +1,7 @@
 //! The disk of a core on a real file system, through a real ring, without an executor.
 //!
-//! The test thread plays the tasks: it carries out requests itself and asks the ring until it answers.
+//! The test thread plays the tasks: it carries out requests itself and asks the ring until it
+//! answers.
 
 use super::*;
 use crate::shard::FileEntry;
@@ -34,7 +35,8 @@ impl Rig {
         };
         let found = place.prepare().unwrap();
         let spares = Spares::open(&directory.path().join("spare"), SEGMENT, 1).unwrap();
-        let (ring, _eventfd) = Ring::new(8, &[0]).unwrap();
+        let lock = std::fs::File::open(directory.path()).unwrap();
+        let (ring, _eventfd) = Ring::new(8, &[0], lock.as_raw_fd()).unwrap();
         let mut disk = Disk::new(ring, Arc::new(spares));
         let checkpoint = place.path(FileName::Checkpoint);
         let checkpoint = crate::runtime::files::open_direct(&checkpoint, false, true).unwrap();

@@ -1,9 +1,10 @@
 //! The core of one executor: hands events to its shards and carries out what they decide.
 //!
-//! Every task of the executor reaches the shards through [`Core::deliver`]; what they decide is collected and
-//! carried out by one task, once per turn of ready events, so that disk operations and frames go out
-//! together. Owns the shards, the buffers, the disk and the table of connections; decides nothing.
-//! Nothing is borrowed across an await. Follow an append: `client.rs`, here, `shard.rs`.
+//! Every task of the executor reaches the shards through [`Core::deliver`]; what they decide is
+//! collected and carried out by one task, once per turn of ready events, so that disk operations
+//! and frames go out together. Owns the shards, the buffers, the disk and the table of connections;
+//! decides nothing. Nothing is borrowed across an await. Follow an append: `client.rs`, here,
+//! `shard.rs`.
 
 use super::buffers::Pool;
 use super::connection::{Connection, Kind};
@@ -235,14 +236,8 @@ impl Core {
                 }
             }
             Action::Release(buffer) => self.pool.borrow_mut().release(buffer),
-            Action::Log(notice) => {
-                let log = self.logs[log];
-                if notice.grave {
-                    tracing::error!(%log, "{}", notice.text);
-                } else {
-                    tracing::info!(%log, "{}", notice.text);
-                }
-            }
+            Action::Log(notice) if notice.grave => tracing::error!("{}", notice.text),
+            Action::Log(notice) => tracing::info!("{}", notice.text),
             Action::Stopped => self.shards.borrow_mut()[log].stopped = true,
         }
     }

@@ -1,8 +1,8 @@
 //! One executor: what runs on one core from its first moment to its last.
 //!
-//! Builds the ring, the pool, the disk and the shards of the core, starts their tasks, opens the port and
-//! waits for a stop. The order matters: the kernel's workers get their CPUs before anything needs one, and
-//! the port opens when everything behind it is there.
+//! Builds the ring, the pool, the disk and the shards of the core, starts their tasks, opens the
+//! port and waits for a stop. The order matters: the kernel's workers get their CPUs before
+//! anything needs one, and the port opens when everything behind it is there.
 
 use super::buffers::Pool;
 use super::dial;
@@ -24,7 +24,7 @@ use glommio::timer::sleep;
 use socket2::Socket;
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub(super) async fn run(
     };
     // The first park takes about 10 ms; now nobody waits for it.
     sleep(Duration::from_millis(1)).await;
-    let (ring, eventfd) = Ring::new(RING_DEPTH, &node.cpus).map_err(fail)?;
+    let (ring, eventfd) = Ring::new(RING_DEPTH, &node.cpus, node.lock.as_raw_fd()).map_err(fail)?;
     let core = build(index, node, ring, prepared)?;
     start_tasks(&core, eventfd);
     let address = listen(&core, socket)?;
@@ -99,13 +99,13 @@ fn build(
     }
     let config = &node.config;
     let block = (config.log.max_batch_bytes + limits::BLOCK_HEADER).max(config.log.max_block_bytes);
-    let budget = limits::core_buffer_bytes(
-        shards.len(),
-        config.cluster.nodes.len(),
-        block,
-        config.log.write_depth,
-        config.link.initial_credit_bytes,
-    );
+    let budget = limits::core_buffer_bytes(&limits::BufferNeeds {
+        logs: shards.len(),
+        nodes: config.cluster.nodes.len(),
+        block_bytes: block,
+        write_depth: config.log.write_depth,
+        credit_bytes: config.link.initial_credit_bytes as usize,
+    });
     let pool = Pool::new(budget);
     Ok(Rc::new(Core::new(index, node, pool, disk, shards, clock)))
 }

@@ -1,8 +1,9 @@
-//! Blocking work on files and names: what the ring cannot do, or not without a thread of the kernel.
+//! Blocking work on files and names: what the ring cannot do, or not without a thread of the
+//! kernel.
 //!
-//! Everything here blocks and belongs on a blocking thread or before the first executor. "Durable" is done
-//! with a full fsync of the file and of the directory that names it. Nothing is ever replaced: a rename
-//! onto an existing name is an error. Read `disk.rs` next.
+//! Everything here blocks and belongs on a blocking thread or before the first executor. "Durable"
+//! is done with a full fsync of the file and of the directory that names it. Nothing is ever
+//! replaced: a rename onto an existing name is an error. Read `disk.rs` next.
 
 use super::spares::Spares;
 use crate::limits::{CHECKPOINT_COPY, DISK_ALIGNMENT};

@@ -1,7 +1,8 @@
 //! Whose data directory it is: `node.toml`, written once, and the lock of the running process.
 //!
-//! A data directory belongs to one node of one cluster with one number of shards, for ever; one process at a
-//! time uses it. The lock is the kernel's (`flock`), so it ends with the process, however that ends.
+//! A data directory belongs to one node of one cluster with one number of shards, for ever; one
+//! process at a time uses it. The lock is the kernel's (`flock`), so it ends with the process,
+//! however that ends.
 
 use super::files::{create_directory, rename_new, sync_directory};
 use crate::config::{Config, ConfigError};
@@ -10,6 +11,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a dead process's last writes may take before its lock counts as that of a live one.
+const LAST_WRITES: Duration = Duration::from_secs(2);
 
 /// Version of everything in the directory.
 const FORMAT: u32 = 1;
@@ -41,12 +46,20 @@ pub fn lock(directory: &Path) -> Result<File, ConfigError> {
             return fail(value, "its lock must be writable", "correct its owner");
         }
     };
-    // SAFETY: takes integers only; the descriptor is open.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-        return Ok(file);
+    let until = Instant::now() + LAST_WRITES;
+    loop {
+        // SAFETY: takes integers only; the descriptor is open.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(file);
+        }
+        if Instant::now() >= until {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
     let value = directory.display().to_string();
-    let rule = "one process at a time may use a data directory, and another one does";
+    let rule = "one process at a time may use a data directory, and another one does, or its last \
+                writes have not ended";
     fail(value, rule, "stop that process, or name another directory")
 }
 
@@ -61,75 +74,66 @@ pub fn check(config: &Config, write: bool) -> Result<(), ConfigError> {
         shards: config.cluster.shards,
     };
     let path = directory.join("node.toml");
-    let fail = |value: String, rule: &str, mend: &str| {
-        Err(ConfigError::new("node.data_dir", value, rule, mend))
+    let fail = |error: &dyn std::fmt::Display, rule: &str, mend: &str| {
+        let value = format!("{} ({error})", path.display());
+        ConfigError::new("node.data_dir", value, rule, mend)
     };
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let found: Identity = toml::from_str(&text).map_err(|error| {
+                let mend = "restore it from what `millrace status` last said";
+                fail(
+                    &error.message(),
+                    "node.toml must be as it was written",
+                    mend,
+                )
+            })?;
+            compare(directory, &found, &ours)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if !write {
                 return Ok(());
             }
-            return write_down(directory, &ours).or_else(|error| {
-                let value = format!("{} ({error})", path.display());
+            write_down(directory, &ours).map_err(|error| {
                 fail(
-                    value,
+                    &error,
                     "node.toml must be writable",
                     "correct its owner or its disk",
                 )
-            });
+            })
         }
-        Err(error) => {
-            let value = format!("{} ({error})", path.display());
-            return fail(
-                value,
-                "node.toml must be readable",
-                "correct its owner or its disk",
-            );
-        }
-    };
-    let found: Identity = match toml::from_str(&text) {
-        Ok(found) => found,
-        Err(error) => {
-            let value = format!("{} ({})", path.display(), error.message());
-            let rule = "node.toml must be as it was written";
-            return fail(
-                value,
-                rule,
-                "restore it from what `millrace status` last said",
-            );
-        }
-    };
-    for (what, key, theirs, ours) in [
+        Err(error) => Err(fail(
+            &error,
+            "node.toml must be readable",
+            "correct its owner or its disk",
+        )),
+    }
+}
+
+fn compare(directory: &Path, found: &Identity, ours: &Identity) -> Result<(), ConfigError> {
+    let facts: [(&str, &str, u32, u32); 4] = [
         (
             "format",
             "the version of millrace",
-            u64::from(found.format),
-            u64::from(ours.format),
+            found.format,
+            ours.format,
         ),
-        (
-            "cluster",
-            "cluster.id",
-            found.cluster.into(),
-            ours.cluster.into(),
-        ),
-        ("node", "node.id", found.node.into(), ours.node.into()),
+        ("cluster", "cluster.id", found.cluster, ours.cluster),
+        ("node", "node.id", found.node, ours.node),
         (
             "shards",
             "cluster.shards",
             found.shards.into(),
             ours.shards.into(),
         ),
-    ] {
+    ];
+    for (what, key, theirs, ours) in facts {
         if theirs != ours {
             let directory = directory.display();
             let value = format!("{directory} (its {what} is {theirs}, {key} is {ours})");
             let rule = "a data directory belongs to one node of one cluster";
-            return fail(
-                value,
-                rule,
-                &format!("name another directory or correct {key}"),
-            );
+            let mend = format!("name another directory or correct {key}");
+            return Err(ConfigError::new("node.data_dir", value, rule, mend));
         }
     }
     Ok(())

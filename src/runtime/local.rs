@@ -1,7 +1,7 @@
 //! Small things for tasks of one executor: a signal with one waiter, and the clock.
 //!
-//! Nothing here is shared between threads. A signal that is given while nobody waits is kept; many given
-//! at once count as one.
+//! Nothing here is shared between threads. A signal that is given while nobody waits is kept; many
+//! given at once count as one.
 
 use crate::types::Time;
 use std::cell::{Cell, RefCell};
@@ -9,7 +9,8 @@ use std::future::poll_fn;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Wakes one waiting task, or the next one that waits. Several tasks may wait: each signal wakes one.
+/// Wakes one waiting task, or the next one that waits. Several tasks may wait: each signal wakes
+/// one.
 #[derive(Debug, Default)]
 pub(super) struct Signal {
     given: Cell<bool>,

@@ -1,10 +1,10 @@
 //! A thread that wakes a parked task of every executor, and so every executor.
 //!
-//! An executor can park while tasks of it are ready to run: when its preemption timer fires between its look
-//! at the I/O and its look at the queues, it takes "ran nothing" for "nothing to run". Only an event from
-//! outside gets it going again. So one plain thread pokes each executor once a millisecond while it has
-//! work, less often when it is idle. A poke that was not taken yet is not repeated: wakers are counted in
-//! 16 bits. The same task hears of a stop.
+//! An executor can park while tasks of it are ready to run: when its preemption timer fires between
+//! its look at the I/O and its look at the queues, it takes "ran nothing" for "nothing to run".
+//! Only an event from outside gets it going again. So one plain thread pokes each executor once a
+//! millisecond while it has work, less often when it is idle. A poke that was not taken yet is not
+//! repeated: wakers are counted in 16 bits. The same task hears of a stop.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,8 +16,8 @@ use std::time::Duration;
 const BEAT: Duration = Duration::from_millis(1);
 /// Beats after its last turn for which an executor counts as busy.
 const BUSY_BEATS: u32 = 20;
-/// An idle executor is poked at every so many beats.
-const IDLE_BEATS: u32 = 10;
+/// Time between two looks while every executor is idle.
+const IDLE_BEAT: Duration = Duration::from_millis(5);
 
 /// What the thread and one executor share.
 #[derive(Debug, Default)]
@@ -78,18 +78,14 @@ pub(super) fn start(metronomes: Vec<Arc<Metronome>>) -> std::io::Result<()> {
     let beat = move || {
         let mut seen = vec![(0, 0_u32); metronomes.len()];
         loop {
-            thread::sleep(BEAT);
+            let busy = seen.iter().any(|(_, quiet)| *quiet < BUSY_BEATS);
+            thread::sleep(if busy { BEAT } else { IDLE_BEAT });
             for (metronome, (turns, quiet)) in metronomes.iter().zip(&mut seen) {
                 let now = metronome.turns.load(Ordering::Relaxed);
-                *quiet = if *turns == now {
-                    quiet.wrapping_add(1)
-                } else {
-                    0
-                };
+                let idle = *turns == now;
+                *quiet = if idle { quiet.saturating_add(1) } else { 0 };
                 *turns = now;
-                if *quiet < BUSY_BEATS || quiet.is_multiple_of(IDLE_BEATS) {
-                    metronome.poke();
-                }
+                metronome.poke();
             }
         }
     };

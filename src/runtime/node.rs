@@ -1,12 +1,13 @@
 //! What all threads of a node share: configuration, spares, snapshots for status.
 //!
-//! Read-only after the start but for counters and for the snapshots, which each core publishes about itself
-//! and others read. No core ever waits for another one here.
+//! Read-only after the start but for counters and for the snapshots, which each core publishes
+//! about itself and others read. No core ever waits for another one here.
 
 use super::metronome::Metronome;
 use super::spares::Spares;
 use crate::config::Config;
 use crate::shard::ShardStatus;
+use std::fs::File;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
@@ -15,6 +16,8 @@ use std::sync::{Arc, Mutex};
 pub(super) struct Node {
     pub(super) config: Config,
     pub(super) fingerprint: u32,
+    /// The lock of the data directory, held until the process ends.
+    pub(super) lock: File,
     pub(super) spares: Arc<Spares>,
     /// One for each core.
     pub(super) metronomes: Vec<Arc<Metronome>>,

@@ -1,9 +1,9 @@
 //! Connections between nodes: the Hello in both directions, then frames to the shards.
 //!
-//! A data connection belongs to one log and is dialed when its shard asks. A control connection belongs to
-//! one core here and one core there and carries every log that both own; each node dials one to every
-//! other and dials again with backoff. A Hello that names another protocol, cluster, node or other
-//! cluster facts is refused with both values. Read `dial.rs` for the dialing side.
+//! A data connection belongs to one log and is dialed when its shard asks. A control connection
+//! belongs to one core here and one core there and carries every log that both own; each node dials
+//! one to every other and dials again with backoff. A Hello that names another protocol, cluster,
+//! node or other cluster facts is refused with both values. Read `dial.rs` for the dialing side.
 
 use super::client::port_of;
 use super::connection::{Connection, Kind};

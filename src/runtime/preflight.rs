@@ -1,8 +1,8 @@
 //! Everything that can be known to be wrong before the first executor runs, in words of our own.
 //!
-//! The executor answers a missing io_uring with a panic about old kernels, and a full memlock limit with a
-//! number pair; an operator gets one line instead that names the rule and the mend. Each check reads,
-//! tries and leaves nothing behind. Read `identity.rs` for the data directory's owner.
+//! The executor answers a missing io_uring with a panic about old kernels, and a full memlock limit
+//! with a number pair; an operator gets one line instead that names the rule and the mend. Each
+//! check reads, tries and leaves nothing behind. Read `identity.rs` for the data directory's owner.
 
 use super::files::{AlignedBytes, create_directory};
 use crate::config::{Config, ConfigError};
@@ -13,9 +13,13 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// What an executor needs of locked memory, whoever runs it.
 const MEMLOCK_BYTES: u64 = 512 << 10;
+
+/// How long a port may stay in use before it counts as another process's.
+const PORT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether io_uring may be used here.
 pub fn io_uring() -> Result<(), ConfigError> {
@@ -159,20 +163,29 @@ pub fn addresses(config: &Config) -> Result<Vec<SocketAddr>, ConfigError> {
     Ok((0..config.cores.count).map(at).collect())
 }
 
-/// A socket bound to the address; nobody else may be listening there.
+/// A socket bound to the address; nobody else may be listening there. The port of a process that
+/// was just killed is free only when the kernel has taken its rings apart, a little later.
 pub fn bind(address: SocketAddr) -> Result<Socket, ConfigError> {
-    let bound = (|| {
-        let socket = Socket::new(
-            Domain::for_address(address),
-            Type::STREAM,
-            Some(Protocol::TCP),
-        )?;
-        // A port whose last connections still fade away can be used again at once.
-        socket.set_reuse_address(true)?;
-        socket.bind(&address.into())?;
-        Ok(socket)
-    })();
-    bound.map_err(|error| refused_address(address, &error))
+    let until = Instant::now() + PORT_PATIENCE;
+    loop {
+        match try_bind(address) {
+            Err(error)
+                if error.raw_os_error() == Some(libc::EADDRINUSE) && Instant::now() < until =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            bound => return bound.map_err(|error| refused_address(address, &error)),
+        }
+    }
+}
+
+fn try_bind(address: SocketAddr) -> io::Result<Socket> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    // A port whose last connections still fade away can be used again at once.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
 }
 
 /// Why a socket could not be bound, or not listen.

@@ -1,9 +1,9 @@
 //! Frames from a socket: headers and bodies through a small buffer, payloads straight to theirs.
 //!
-//! Knows the layout of frames and of runs of blocks, nothing of what they mean. Small pieces come many to
-//! a `recv` through the read buffer; a large payload is received where it will stay. A run of blocks is
-//! laid out at multiples of 4096 with zeroed padding while it arrives. Read `client.rs` and `peer.rs`
-//! for what happens to a frame.
+//! Knows the layout of frames and of runs of blocks, nothing of what they mean. Small pieces come
+//! many to a `recv` through the read buffer; a large payload is received where it will stay. A run
+//! of blocks is laid out at multiples of 4096 with zeroed padding while it arrives. Read
+//! `client.rs` and `peer.rs` for what happens to a frame.
 
 use super::connection::Connection;
 use super::driver::Core;
@@ -178,8 +178,8 @@ impl Reader {
     }
 
     /// Reads a run of `count` blocks, `payload` bytes in all, into a buffer of which it may use the
-    /// first `room` bytes. A block that cannot be found, because a header before it is broken or says
-    /// more than there is, leaves zeros in its place: whoever checks the run refuses it there.
+    /// first `room` bytes. A block that cannot be found, because a header before it is broken or
+    /// says more than there is, leaves zeros in its place: whoever checks the run refuses it there.
     pub(super) async fn read_run(
         &mut self,
         buffer: BufferId,

@@ -1,9 +1,10 @@
-//! An io_uring of our own beside the executor's: writes and reads of byte ranges of the core's buffers.
+//! An io_uring of our own beside the executor's: writes and reads of byte ranges of the core's
+//! buffers.
 //!
-//! The executor's file type writes whole buffers only and reads into memory of its own, which would cost a
-//! copy of every block that does not fill its buffer. This ring takes addresses. Its completions wake
-//! the executor through an eventfd. It owns no buffer and no file: whoever pushes an operation keeps both
-//! alive until its completion was taken (see `disk.rs`, the only user).
+//! The executor's file type writes whole buffers only and reads into memory of its own, which would
+//! cost a copy of every block that does not fill its buffer. This ring takes addresses. Its
+//! completions wake the executor through an eventfd. It owns no buffer and no file: whoever pushes
+//! an operation keeps both alive until its completion was taken (see `disk.rs`, the only user).
 
 use io_uring::{IoUring, opcode, squeue, types};
 use std::collections::VecDeque;
@@ -53,8 +54,10 @@ pub(super) enum Transfer {
 
 impl Ring {
     /// A ring with room for `depth` operations, and the eventfd that its completions count up.
-    /// Worker threads of the kernel may run on any of `cpus`: without that they share the executor's.
-    pub(super) fn new(depth: u32, cpus: &[usize]) -> io::Result<(Ring, OwnedFd)> {
+    /// Worker threads of the kernel may run on any of `cpus`: without that they share the
+    /// executor's.
+    /// `lock` stays open until the last operation has ended, even if the process is killed.
+    pub(super) fn new(depth: u32, cpus: &[usize], lock: RawFd) -> io::Result<(Ring, OwnedFd)> {
         let quiet = IoUring::builder().setup_coop_taskrun().build(depth);
         let ring = quiet.or_else(|_| IoUring::new(depth))?;
         // SAFETY: eventfd takes two integers; the descriptor it returns belongs to nobody else.
@@ -66,6 +69,7 @@ impl Ring {
             OwnedFd::from_raw_fd(fd)
         };
         ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
+        ring.submitter().register_files(&[lock])?;
         // SAFETY: a cpu_set_t is a bit set of integers; all zeros is the empty set.
         let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
         for cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {

@@ -1,9 +1,9 @@
 //! The accepting side of one core: its port, its connections from first frame to last.
 //!
-//! Accepts in one task that is never cancelled. The first frame of a connection decides: a Hello makes it a
-//! peer's, anything else a client's. Bytes that are no frame are answered with an error, if that can still be
-//! sent, and the connection closes. A watch ends connections that never say anything. Read
-//! `client.rs` and `peer.rs`.
+//! Accepts in one task that is never cancelled. The first frame of a connection decides: a Hello
+//! makes it a peer's, anything else a client's. Bytes that are no frame are answered with an error,
+//! if that can still be sent, and the connection closes. A watch ends connections that never say
+//! anything. Read `client.rs` and `peer.rs`.
 
 use super::connection::{Connection, Kind};
 use super::dial::open;
@@ -133,8 +133,8 @@ pub(super) async fn end(
     }
 }
 
-/// The task that ends connections whose first frame, or whose end, is overdue: never ends. Also publishes
-/// what this core says of itself.
+/// The task that ends connections whose first frame, or whose end, is overdue: never ends. Also
+/// publishes what this core says of itself.
 pub(super) async fn watch(core: Rc<Core>) {
     loop {
         sleep(WATCH).await;

@@ -1,10 +1,11 @@
 //! Segment files kept ahead of need in `data/spare/`: preallocated, already written, durable.
 //!
-//! A write into space that was written before changes no metadata, so it is two to four times faster
-//! than one into merely allocated space. One plain thread zeroes files at depth 1, gently while logs are
-//! being written; a freed segment comes back here and is zeroed before it is used again. An empty pool
-//! never stalls a log: it gets a merely allocated file, and a counter says so. Everything here blocks; no
-//! executor calls it but through its blocking threads. Read `files.rs` next.
+//! A write into space that was written before changes no metadata, so it is two to four times
+//! faster than one into merely allocated space. One plain thread zeroes files at depth 1, gently
+//! while logs are being written; a freed segment comes back here and is zeroed before it is used
+//! again. An empty pool never stalls a log: it gets a merely allocated file, and a counter says so.
+//! Everything here blocks; no executor calls it but through its blocking threads. Read `files.rs`
+//! next.
 
 use super::files::{self, sync_directory};
 use crate::limits;

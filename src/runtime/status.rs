@@ -1,7 +1,8 @@
 //! The node's status as JSON: every shard of every core, every link, the counters of the process.
 //!
-//! Shards of this core are asked now, those of other cores are as they last published themselves (at most
-//! a tenth of a second ago). Keys are part of what scripts rely on: they are added, never renamed.
+//! Shards of this core are asked now, those of other cores are as they last published themselves
+//! (at most a tenth of a second ago). Keys are part of what scripts rely on: they are added, never
+//! renamed.
 
 use super::driver::Core;
 use crate::shard::ShardStatus;

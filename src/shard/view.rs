@@ -1,8 +1,8 @@
 //! The log as `replica` sees it: header facts of the WAL, and the run that waits behind a cut.
 //!
 //! A view shows the log as it will be once everything asked of it has happened. The WAL shows a cut
-//! only when it is done, and a run that was admitted together with the cut can only be written after
-//! it: so what the cut takes is left out here, and the run's headers are laid over the end.
+//! only when it is done, and a run that was admitted together with the cut can only be written
+//! after it: so what the cut takes is left out here, and the run's headers are laid over the end.
 
 use super::Run;
 use crate::replica::LogView;

@@ -6,7 +6,7 @@
 //! here waits: what finds no room is refused and comes again. Read `writer.rs` for what is in
 //! flight.
 
-use super::cut::{Cut, CutFlow};
+use super::cut::{Cut, CutFlow, Sweep};
 use super::ids::Purpose;
 use super::index::Tail;
 use super::log::Log;
@@ -298,7 +298,9 @@ impl Log {
         let marks = search.marks.iter().map(|mark| (mark.file, mark.position));
         let gone = self.segments.iter().filter(|one| one.base() >= cut.from);
         let files: Vec<FileId> = gone.filter_map(|one| one.file).collect();
-        cut.found(marks.collect(), files);
+        let end = search.before.map(|(_, end)| end);
+        let sweep = end.and_then(|end| Sweep::behind(end, search, &files));
+        cut.found(marks.collect(), files, sweep);
         cut.before = search.before;
     }
 
@@ -325,6 +327,7 @@ impl Log {
         self.segments.cut(from, end);
         self.writer.cut(from, tail.end_offset);
         self.committed = self.committed.min(from);
+        self.loads.begin_anew();
         let released = self.recent.cut(from);
         self.outputs
             .extend(released.into_iter().map(Output::Release));

@@ -213,7 +213,7 @@ proptest! {
     }
 }
 
-/// Q-10, H-9
+///
 #[test]
 fn the_first_error_is_final() {
     let errors = [Err(DiskError::Errno(5)), Err(DiskError::NoSpace), Ok(512)];

@@ -93,13 +93,14 @@ pub(super) fn arrange(config: &Config, past: Past, found: Vec<Found>) -> Result<
     if past.memory == RecoveredMemory::Blank {
         return Ok(Plan::Ready(Box::new(Ready {
             checkpoint: Checkpoint::default(),
-            stale_copy: None,
+            first_copy: 0,
             memory: RecoveredMemory::Blank,
             index: Index::default(),
             segments: VecDeque::new(),
             torn: None,
             marks: Vec::new(),
             frees: next.iter().map(|one| one.file).collect(),
+            sweep: None,
             name: None,
             syncs: Vec::new(),
         })));
@@ -207,13 +208,11 @@ fn checkpoint_for(config: &Config, past: &Past, chain: &Chain) -> Checkpoint {
     checkpoint
 }
 
-/// Takes the segments that a trim left behind out of the chain.
+/// Takes the segments that a trim left behind out of the chain: a log always begins with a segment.
 fn trimmed(chain: &mut Chain, start: BlockNo) -> Vec<FileId> {
-    let mut files = Vec::new();
-    while chain.len() > 1 && chain[1].1.base_block <= start {
-        files.push(chain.remove(0).0.file);
-    }
-    files
+    let below = chain.partition_point(|(_, header)| header.base_block < start);
+    let gone = chain.drain(..below);
+    gone.map(|(one, _)| one.file).collect()
 }
 
 fn check_first(chain: &Chain, start: &LogStart, known_end: BlockNo) -> Result<(), Refusal> {

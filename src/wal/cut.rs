@@ -2,10 +2,12 @@
 //!
 //! In this order: writes, rolls and reads in flight end; the blocks to go are found on the disk;
 //! the checkpoint's `scan_from` (and its hint of the high watermark) is lowered and saved; the
-//! first 4096 bytes of every block to go are zeroed, the last one first; files that hold nothing
-//! else are freed, the last one first. So a crash at any moment leaves a shorter suffix of the same
-//! blocks and never a hole before a block that is still sound. Recovery starts at the third step.
-//! It never decides what goes: see `log.rs` and `recovery.rs`.
+//! first 4096 bytes of every block to go are zeroed, the last one first; what is left of them in
+//! the file that stays is zeroed; files that hold nothing else are freed, the last one first. So a
+//! crash at any moment leaves a shorter suffix of the same blocks and never a hole before a block
+//! that is still sound; and behind the end of a log that was cut there are zeros, so that a torn
+//! tail is found, and reported, once. Recovery starts at the third step. It never decides what
+//! goes: see `log.rs` and `recovery.rs`.
 
 use super::ids::{Ids, Purpose};
 use super::op::DiskOp;
@@ -26,7 +28,33 @@ enum Stage {
     Search(Box<Search>),
     Lower(Option<SaveId>),
     Erase,
+    Sweep,
     Free,
+}
+
+/// Bytes zeroed by one write of a sweep.
+const SWEEP_BYTES: u64 = 256 << 10;
+
+/// What a cut leaves in the last file that stays: positions from the new end on, to be zeroed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sweep {
+    file: FileId,
+    from: u64,
+    to: u64,
+}
+
+impl Sweep {
+    /// From the `end` of the log to where the file that was searched first holds zeros only. None
+    /// if it does so already, or goes as a whole.
+    pub(super) fn behind(end: u64, search: &Search, frees: &[FileId]) -> Option<Sweep> {
+        let (file, to) = search.dirty?;
+        let from = end;
+        (!frees.contains(&file) && to > from).then_some(Sweep { file, from, to })
+    }
+
+    fn step(&self) -> usize {
+        (self.to - self.from).min(SWEEP_BYTES) as usize
+    }
 }
 
 /// What a cut wants next.
@@ -49,6 +77,7 @@ pub(super) struct Cut {
     reader: Reader,
     marks: VecDeque<(FileId, u64)>,
     frees: Vec<FileId>,
+    sweep: Option<Sweep>,
     zeros: Option<BufferId>,
     in_flight: bool,
 }
@@ -63,15 +92,21 @@ impl Cut {
             reader: Reader::default(),
             marks: VecDeque::new(),
             frees: Vec::new(),
+            sweep: None,
             zeros: None,
             in_flight: false,
         }
     }
 
     /// A cut of known places and files, both ascending.
-    pub(super) fn of(from: BlockNo, marks: Vec<(FileId, u64)>, frees: Vec<FileId>) -> Cut {
+    pub(super) fn of(
+        from: BlockNo,
+        marks: Vec<(FileId, u64)>,
+        frees: Vec<FileId>,
+        sweep: Option<Sweep>,
+    ) -> Cut {
         let mut cut = Cut::new(from);
-        cut.found(marks, frees);
+        cut.found(marks, frees, sweep);
         cut
     }
 
@@ -84,9 +119,15 @@ impl Cut {
         self.stage = Stage::Search(Box::new(search));
     }
 
-    pub(super) fn found(&mut self, marks: Vec<(FileId, u64)>, frees: Vec<FileId>) {
+    pub(super) fn found(
+        &mut self,
+        marks: Vec<(FileId, u64)>,
+        frees: Vec<FileId>,
+        sweep: Option<Sweep>,
+    ) {
         self.marks = marks.into();
         self.frees = frees;
+        self.sweep = sweep;
         self.stage = Stage::Lower(None);
     }
 
@@ -123,6 +164,7 @@ impl Cut {
                 self.erase(ids, buffers)
             }
             Stage::Erase => self.erase(ids, buffers),
+            Stage::Sweep => self.sweep(ids, buffers),
             Stage::Free => self.free(ids),
         }
     }
@@ -134,19 +176,11 @@ impl Cut {
 
     fn erase(&mut self, ids: &mut Ids, buffers: &mut dyn Buffers) -> CutFlow {
         if self.marks.is_empty() {
-            self.stage = Stage::Free;
-            return self.free(ids);
+            self.stage = Stage::Sweep;
+            return self.sweep(ids, buffers);
         }
-        let zeros = match self.zeros {
-            Some(zeros) => zeros,
-            None => {
-                let Some(zeros) = buffers.take(DISK_ALIGNMENT) else {
-                    return CutFlow::Wait;
-                };
-                buffers.bytes_mut(zeros)[..DISK_ALIGNMENT].fill(0);
-                self.zeros = Some(zeros);
-                zeros
-            }
+        let Some(zeros) = self.zeros(buffers) else {
+            return CutFlow::Wait;
         };
         let mark = if faults::active(Fault::EraseFirstFirst) {
             self.marks.pop_front()
@@ -162,6 +196,38 @@ impl Cut {
             start: 0,
             len: DISK_ALIGNMENT,
         })
+    }
+
+    fn sweep(&mut self, ids: &mut Ids, buffers: &mut dyn Buffers) -> CutFlow {
+        let Some(mut sweep) = self.sweep.filter(|sweep| sweep.step() > 0) else {
+            self.stage = Stage::Free;
+            return self.free(ids);
+        };
+        let Some(zeros) = self.zeros(buffers) else {
+            return CutFlow::Wait;
+        };
+        let op = DiskOp::Write {
+            ticket: ids.ticket(),
+            file: sweep.file,
+            position: sweep.from,
+            buffer: zeros,
+            start: 0,
+            len: sweep.step(),
+        };
+        sweep.from += sweep.step() as u64;
+        self.sweep = Some(sweep);
+        self.issue(op)
+    }
+
+    /// A buffer of zeros for the longest write of this cut.
+    fn zeros(&mut self, buffers: &mut dyn Buffers) -> Option<BufferId> {
+        if self.zeros.is_none() {
+            let len = self.sweep.map_or(DISK_ALIGNMENT, |sweep| sweep.step());
+            let zeros = buffers.take(len)?;
+            buffers.bytes_mut(zeros).fill(0);
+            self.zeros = Some(zeros);
+        }
+        self.zeros
     }
 
     fn free(&mut self, ids: &mut Ids) -> CutFlow {

@@ -370,3 +370,24 @@ fn forgotten_blocks_come_from_disk() {
         Some(&Output::Failed("outside".to_owned()))
     );
 }
+
+///
+#[test]
+fn a_log_cut_to_its_start_during_a_trim_boots() {
+    let mut rig = log_of(40);
+    rig.log.note_committed(BlockNo(30));
+    rig.log.trim(BlockNo(30));
+    rig.log.cut(BlockNo(30));
+    rig.drain();
+    let cut = |rig: &Rig| rig.disk.segments().last() < Some(&30);
+    while !cut(&rig) {
+        rig.complete(0);
+    }
+    let mut rig = rig.restart();
+    assert_eq!(rig.report().log_start.block, BlockNo(30));
+    assert_eq!(rig.report().log_end, BlockNo(30));
+    assert_eq!(rig.disk.segments(), []);
+    rig.append_durably(b"after");
+    let mut rig = rig.restart();
+    assert_eq!(rig.values(), [b"after"]);
+}

@@ -19,6 +19,9 @@ use crate::wire::batch::client_half;
 use crate::wire::block::{self, BlockHeader};
 use std::collections::{BTreeMap, VecDeque};
 
+/// Bytes read for a single block whose length is not known.
+const UNKNOWN_BLOCK: usize = 64 << 10;
+
 /// What a load wants.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Goal {
@@ -179,6 +182,15 @@ impl Loads {
         });
     }
 
+    /// Blocks went away: walks under way begin anew.
+    pub(super) fn begin_anew(&mut self) {
+        for job in self.jobs.values_mut() {
+            assert!(!job.in_flight, "a cut waits for reads");
+            job.at = None;
+            job.prev_crc = None;
+        }
+    }
+
     /// Ends every load: the log closes.
     pub(super) fn close(&mut self, outputs: &mut VecDeque<Output>) {
         while let Some(id) = self.jobs.keys().next().copied() {
@@ -225,6 +237,7 @@ impl Job {
         let is_held = at.block >= context.index.start.block && at.block < context.index.tail.next;
         let segment = context.segments.starting_at(at.segment);
         let segment = segment.filter(|_| is_held).ok_or(ReadError::NotHeld)?;
+        let piece = self.piece(&at, piece, context.index);
         let rest = usize::try_from(segment.len.saturating_sub(at.position)).unwrap_or(usize::MAX);
         let len = padded(self.need.max(piece.min(rest)));
         if let Some((buffer, _)) = self.buffer.filter(|(_, capacity)| *capacity < len) {
@@ -247,6 +260,21 @@ impl Job {
             buffer,
             len,
         }))
+    }
+
+    /// Bytes to read from `at` on: no more than is wanted if the first block wanted begins there.
+    fn piece(&self, at: &Spot, most: usize, index: &Index) -> usize {
+        let begins = match self.goal {
+            Goal::Block(block) => at.block == block,
+            Goal::Offset(offset) => index.held_at(offset) == Some(at.block),
+            Goal::Time(_) => false,
+        };
+        if !begins {
+            return most;
+        }
+        let known = index.held(at.block).map(|held| held.padded_len());
+        let first = known.unwrap_or(UNKNOWN_BLOCK);
+        padded(self.max_bytes.max(first)).min(most.max(first))
     }
 
     fn walk(&mut self, bytes: &[u8], context: &mut Context<'_>) -> Walked {

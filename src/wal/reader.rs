@@ -27,8 +27,8 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Whether `len` bytes at `position` of `file` are here; if not, the next operation reads them.
-    /// `position` is a multiple of 4096 and the span lies within `file_len`.
+    /// Whether `len` bytes at `position` of `file` are here; if not, the next operation reads them
+    /// and what follows. `position` is a multiple of 4096 and the span lies within `file_len`.
     pub(super) fn covers(
         &mut self,
         file: FileId,
@@ -36,13 +36,21 @@ impl Reader {
         len: usize,
         file_len: u64,
     ) -> bool {
+        let rest = usize::try_from(file_len - position).unwrap_or(usize::MAX);
+        self.wants(file, position, len, len.max(PIECE.min(rest)))
+    }
+
+    /// The same, but nothing beyond the span is read.
+    pub(super) fn covers_just(&mut self, file: FileId, position: u64, len: usize) -> bool {
+        self.wants(file, position, len, len)
+    }
+
+    fn wants(&mut self, file: FileId, position: u64, len: usize, piece: usize) -> bool {
         let held = self.file == file
             && position >= self.start
             && position + len as u64 <= self.start + self.len as u64;
         if !held {
-            let rest = usize::try_from(file_len - position).unwrap_or(usize::MAX);
-            let piece = padded(len.max(PIECE.min(rest)));
-            self.wish = Some((file, position, piece));
+            self.wish = Some((file, position, padded(piece)));
         }
         held
     }

@@ -25,6 +25,7 @@
 
 use super::arrange::{Found, Plan, arrange};
 use super::config::Config;
+use super::cut::Sweep;
 use super::ids::Ids;
 use super::index::Index;
 use super::op::{CHECKPOINT_FILE, DiskOp, FileEntry, FileName};
@@ -35,10 +36,10 @@ use super::scan::Scan;
 use super::search::sound_header;
 use super::segments::Segment;
 use crate::buffers::Buffers;
-use crate::limits::{BLOCK_HEADER, CHECKPOINT_COPY, SEGMENT_HEADER};
+use crate::limits::{BLOCK_HEADER, CHECKPOINT_COPY, DISK_ALIGNMENT, SEGMENT_HEADER};
 use crate::types::{BlockNo, BufferId, FileId};
 use crate::wire::checkpoint::{Checkpoint, Memory};
-use crate::wire::segment;
+use crate::wire::{crc_with_zeroed, segment};
 use std::collections::VecDeque;
 
 /// The header where a block should be.
@@ -102,12 +103,12 @@ pub(super) fn judge(sight: &Sight) -> Verdict {
 }
 
 /// A log as recovery found it, and what has to be done before it is in service, in this order:
-/// erase `marks` and free `frees` (a cut), name, sync.
+/// erase `marks` and free `frees` (a cut), sync, name.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) checkpoint: Checkpoint,
-    /// Copy of the checkpoint that does not say the same as the other one.
-    pub(super) stale_copy: Option<u64>,
+    /// Copy of the checkpoint to be written first.
+    pub(super) first_copy: u64,
     pub(super) memory: RecoveredMemory,
     pub(super) index: Index,
     pub(super) segments: VecDeque<Segment>,
@@ -116,6 +117,8 @@ pub(super) struct Ready {
     pub(super) marks: Vec<(FileId, u64)>,
     /// Files to free, ascending.
     pub(super) frees: Vec<FileId>,
+    /// What is not zero behind the end of the log.
+    pub(super) sweep: Option<Sweep>,
     pub(super) name: Option<(FileId, BlockNo)>,
     pub(super) syncs: Vec<FileId>,
 }
@@ -139,7 +142,7 @@ pub(super) enum Flow {
 #[derive(Clone, Debug)]
 pub(super) struct Past {
     pub(super) checkpoint: Option<Checkpoint>,
-    pub(super) stale_copy: Option<u64>,
+    pub(super) first_copy: u64,
     pub(super) memory: RecoveredMemory,
     /// Writes may have been lost anywhere: nothing is known to have existed.
     pub(super) unsafe_loss: bool,
@@ -233,7 +236,7 @@ impl Recovery {
         match &mut self.step {
             Step::Checkpoint => {
                 let len = 2 * CHECKPOINT_COPY;
-                if self.reader.covers(CHECKPOINT_FILE, 0, len, len as u64) {
+                if self.reader.covers_just(CHECKPOINT_FILE, 0, len) {
                     let past = self.past(self.reader.bytes(0, buffers))?;
                     self.past = Some(past);
                     self.open(0);
@@ -282,13 +285,13 @@ impl Recovery {
             .found
             .iter()
             .any(|found| found.entry.name != FileName::Next);
-        let (checkpoint, stale_copy) = match read_copies(bytes) {
+        let (checkpoint, first_copy) = match read_copies(bytes) {
             Ok(copies) => copies,
             Err(never_created) => {
                 let blank = never_created && !has_segments;
                 return Ok(Past {
                     checkpoint: None,
-                    stale_copy: (!blank).then_some(0),
+                    first_copy: 0,
                     memory: if blank {
                         RecoveredMemory::Blank
                     } else {
@@ -304,7 +307,7 @@ impl Recovery {
         let lost = unsafe_loss || checkpoint.memory == Memory::Lost;
         Ok(Past {
             checkpoint: Some(checkpoint),
-            stale_copy,
+            first_copy,
             memory: if lost {
                 RecoveredMemory::Lost
             } else {
@@ -349,7 +352,7 @@ impl Recovery {
         if len == 0 {
             return Ok(true);
         }
-        if !self.reader.covers(found.file, 0, len, found.entry.len) {
+        if !self.reader.covers_just(found.file, 0, len) {
             return Ok(false);
         }
         let bytes = self.reader.bytes(0, buffers);
@@ -364,8 +367,9 @@ impl Recovery {
     }
 }
 
-/// Refuses a header of a version that is not known here: it may be sound in a way unknown to us, so
-/// nothing of it is cut. No version is 0: that is a torn header.
+/// Refuses a sound header of a version that is not known here: nothing of it is cut. In
+/// every version the CRC lies at 8, and a block's header says its own length at 6; where the CRC
+/// does not fit it is no version but damage.
 pub(super) fn refuse_version(
     bytes: &[u8],
     magic: &[u8; 4],
@@ -373,8 +377,15 @@ pub(super) fn refuse_version(
     position: u64,
     block: BlockNo,
 ) -> Result<(), Refusal> {
-    let known = bytes.len() < 5 || &bytes[..4] != magic || bytes[4] <= 1;
-    if known {
+    if bytes.len() < BLOCK_HEADER || &bytes[..4] != magic || bytes[4] == 1 {
+        return Ok(());
+    }
+    let len = match magic {
+        b"MRBK" => usize::from(u16::from_le_bytes([bytes[6], bytes[7]])),
+        _ => DISK_ALIGNMENT,
+    };
+    let whole = (BLOCK_HEADER..=bytes.len()).contains(&len);
+    if !whole || crc_with_zeroed(&bytes[..len], 8).to_le_bytes() != bytes[8..12] {
         return Ok(());
     }
     Err(Refusal {

@@ -211,23 +211,24 @@ fn another_log_and_other_members_are_refused_by_name() {
     );
 }
 
-///
 #[test]
 fn a_format_of_another_version_is_refused_and_not_cut() {
-    for (name, at) in [
-        (FileName::Segment(BlockNo(0)), 4),
-        (FileName::Segment(BlockNo(0)), 4096 * 2 + 4),
-        (FileName::Checkpoint, 4),
+    for (name, at, len) in [
+        (FileName::Segment(BlockNo(0)), 0, 4096),
+        (FileName::Segment(BlockNo(0)), 4096 * 2, 128),
+        (FileName::Checkpoint, 0, 4096),
     ] {
         let mut rig = log_of(3);
-        rig.disk.file(name)[at] = 2;
+        let header = &mut rig.disk.file(name)[at..at + len];
+        header[4] = 2;
+        let crc = crate::wire::crc_with_zeroed(header, 8);
+        header[8..12].copy_from_slice(&crc.to_le_bytes());
         let rig = rig.restart();
         assert!(refusal(&rig).rule.contains("version 2"));
         assert!(rig.writes.is_empty());
     }
 }
 
-///
 #[test]
 fn a_rotten_checkpoint_copy_keeps_the_vote() {
     for copy in 0..2 {
@@ -390,7 +391,7 @@ fn a_next_file_that_continues_the_log_is_taken_and_a_stale_one_never() {
     assert_eq!(stale.values().len(), 15);
 }
 
-///
+///
 #[test]
 fn a_crash_at_any_moment_loses_nothing_that_was_durable() {
     for seed in 0..400 {
@@ -461,7 +462,7 @@ fn crash_until_open(rig: Rig, random: &mut Random, seed: u64) -> Rig {
     rig
 }
 
-///
+///
 #[test]
 fn every_crash_point_of_a_creation_boots() {
     for seed in 0..100 {

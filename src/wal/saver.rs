@@ -35,18 +35,12 @@ struct Writing {
 }
 
 impl Saver {
-    /// A saver of what was read. Copies that did not say the same are written at once: what only
-    /// one of them authorises may not be done yet.
-    pub(super) fn new(checkpoint: Checkpoint, stale_copy: Option<u64>) -> Saver {
-        let mut saver = Saver {
+    pub(super) fn new(checkpoint: Checkpoint, first_copy: u64) -> Saver {
+        Saver {
             checkpoint,
-            first_copy: stale_copy.unwrap_or(0),
+            first_copy,
             ..Saver::default()
-        };
-        if stale_copy.is_some() {
-            saver.want();
         }
-        saver
     }
 
     /// Asks for the checkpoint as it is now to be saved.
@@ -110,16 +104,16 @@ impl Saver {
 }
 
 /// Reads both copies from the checkpoint file's first 8192 bytes: the newer sound one, and which
-/// copy does not say the same, if one does not. `Err` if neither is sound; then whether a first
-/// creation never completed, which is so while the second copy is all zero.
-pub(super) fn read_copies(bytes: &[u8]) -> Result<(Checkpoint, Option<u64>), bool> {
+/// copy is to be written first. `Err` if neither is sound; then whether a first creation never
+/// completed, which is so while the second copy is all zero.
+pub(super) fn read_copies(bytes: &[u8]) -> Result<(Checkpoint, u64), bool> {
     let (first, second) = bytes[..2 * CHECKPOINT_COPY].split_at(CHECKPOINT_COPY);
     match (checkpoint::read(first), checkpoint::read(second)) {
-        (Some(one), Some(other)) if other.sequence > one.sequence => Ok((other, Some(0))),
-        (Some(one), Some(other)) if other.sequence < one.sequence => Ok((one, Some(1))),
-        (Some(one), Some(_)) => Ok((one, None)),
-        (Some(one), None) => Ok((one, Some(1))),
-        (None, Some(other)) => Ok((other, Some(0))),
+        (Some(one), Some(other)) if other.sequence > one.sequence => Ok((other, 0)),
+        (Some(one), Some(other)) if other.sequence < one.sequence => Ok((one, 1)),
+        (Some(one), Some(_)) => Ok((one, 0)),
+        (Some(one), None) => Ok((one, 1)),
+        (None, Some(other)) => Ok((other, 0)),
         (None, None) => Err(second.iter().all(|byte| *byte == 0)),
     }
 }

@@ -7,6 +7,7 @@
 
 use super::arrange::{Found, Layout, MEND};
 use super::config::Config;
+use super::cut::Sweep;
 use super::index::{Spot, Tail};
 use super::op::FileName;
 use super::output::{Refusal, Torn};
@@ -271,10 +272,11 @@ impl Scan {
     }
 
     fn decide(&mut self) -> Result<Box<Ready>, Refusal> {
-        let Phase::Search(search) = &self.phase else {
+        let Phase::Search(search) = core::mem::replace(&mut self.phase, Phase::Trust(0, None))
+        else {
             unreachable!("only a search decides");
         };
-        let sight = self.sight(search);
+        let sight = self.sight(&search);
         let from = self.layout.index.tail.next;
         let file = self.layout.suspect.map(|suspect| suspect.file);
         if let Some(mark) = search.marks.iter().find(|mark| Some(mark.file) == file) {
@@ -298,7 +300,7 @@ impl Scan {
             from,
             blocks: marks.len() as u64,
         });
-        Ok(self.ready(marks, torn))
+        Ok(self.ready(marks, torn, &search))
     }
 
     fn order(&self, file: FileId) -> usize {
@@ -336,12 +338,18 @@ impl Scan {
         }
     }
 
-    fn ready(&mut self, marks: Vec<(FileId, u64)>, torn: Option<Torn>) -> Box<Ready> {
+    fn ready(
+        &mut self,
+        marks: Vec<(FileId, u64)>,
+        torn: Option<Torn>,
+        search: &Search,
+    ) -> Box<Ready> {
         let layout = &mut self.layout;
         let (kept, gone) = layout.chain.split_at(self.kept);
         let mut frees = core::mem::take(&mut layout.frees);
         frees.extend(gone.iter().map(|(one, _)| one.file));
         frees.extend(layout.suspect.map(|suspect| suspect.file));
+        let sweep = Sweep::behind(self.end, search, &frees);
         let scanned = kept.get(layout.scan_at..).unwrap_or_default();
         let name = kept
             .iter()
@@ -362,13 +370,14 @@ impl Scan {
         }
         Box::new(Ready {
             checkpoint: core::mem::take(&mut layout.checkpoint),
-            stale_copy: layout.past.stale_copy,
+            first_copy: layout.past.first_copy,
             memory: layout.past.memory,
             index: core::mem::take(&mut layout.index),
             segments,
             torn,
             marks,
             frees,
+            sweep,
             name,
             syncs: scanned.iter().map(|(one, _)| one.file).collect(),
         })

@@ -41,6 +41,8 @@ pub(super) struct Search {
     passed: u64,
     /// Blocks at or behind `from`, ascending by place.
     pub(super) marks: Vec<Mark>,
+    /// The first file, and where all behind is zero but for the first pages of `marks`.
+    pub(super) dirty: Option<(FileId, u64)>,
     /// The block right before `from`, with the position behind it, if the search came by it.
     pub(super) before: Option<(BlockHeader, u64)>,
 }
@@ -48,6 +50,7 @@ pub(super) struct Search {
 impl Search {
     /// Searches `places` from `position` of the first one on for blocks at or behind `from`.
     pub(super) fn new(log: LogId, from: BlockNo, places: VecDeque<Place>, position: u64) -> Search {
+        let dirty = places.front().map(|place| (place.file, position));
         Search {
             log,
             from,
@@ -56,6 +59,7 @@ impl Search {
             origin: position,
             passed: 0,
             marks: Vec::new(),
+            dirty,
             before: None,
         }
     }
@@ -70,12 +74,23 @@ impl Search {
             if !reader.covers(place.file, self.position, DISK_ALIGNMENT, place.len) {
                 return false;
             }
-            let header = sound_header(reader.bytes(self.position, buffers), self.log);
+            let bytes = reader.bytes(self.position, buffers);
+            let header = sound_header(bytes, self.log);
+            let remains = match &header {
+                Some(header) => header.padded_len() > DISK_ALIGNMENT,
+                None => bytes[..DISK_ALIGNMENT].iter().any(|byte| *byte != 0),
+            };
             let step = header.map_or(DISK_ALIGNMENT, |header| header.padded_len());
             if let Some(header) = header {
                 self.note(place, header);
             }
             self.position += step as u64;
+            if let Some((file, end)) = &mut self.dirty
+                && *file == place.file
+                && remains
+            {
+                *end = self.position.min(place.len);
+            }
         }
         true
     }

@@ -1,9 +1,10 @@
 //! From recovery's findings to a log in service.
 //!
-//! The order: the cut of a torn tail and of files that go; the name of an adopted `next.seg`; a
-//! sync of every file that was scanned and of the directory; the first save, which clears the mark
-//! of a clean stop and raises `scan_from` to the end. Only then the end counts as durable and the
-//! log is open. A blank log is open at once and waits for `create`.
+//! The order: a save of the checkpoint as it was read; the cut of a torn tail and of files that
+//! go; a sync of every file that was scanned; the name of an adopted `next.seg`; a sync of the
+//! directory; the first save, which clears the mark of a clean stop and raises `scan_from` to the
+//! end. Only then the end counts as durable and the log is open. A blank log is open at once and
+//! waits for `create`.
 
 use super::cut::Cut;
 use super::ids::Purpose;
@@ -125,8 +126,9 @@ impl Log {
         let tail = ready.index.tail;
         let from = tail.next;
         let mut steps = VecDeque::new();
-        steps.extend(ready.name.map(|(file, base)| Step::Name(file, base)));
+        // Sync before name: a file whose header may still be lost must not get its name.
         steps.extend(ready.syncs.into_iter().map(Step::Sync));
+        steps.extend(ready.name.map(|(file, base)| Step::Name(file, base)));
         if ready.memory != RecoveredMemory::Blank {
             steps.push_back(Step::SyncDirectory);
         }
@@ -147,11 +149,17 @@ impl Log {
             in_flight: false,
             save: None,
         });
-        if !ready.marks.is_empty() || !ready.frees.is_empty() {
-            self.cut = Some(Box::new(Cut::of(from, ready.marks, ready.frees)));
+        if !ready.marks.is_empty() || !ready.frees.is_empty() || ready.sweep.is_some() {
+            let cut = Cut::of(from, ready.marks, ready.frees, ready.sweep);
+            self.cut = Some(Box::new(cut));
         }
         self.committed = ready.checkpoint.high_watermark.min(from);
-        self.saver = Saver::new(ready.checkpoint, ready.stale_copy);
+        self.saver = Saver::new(ready.checkpoint, ready.first_copy);
+        if self.cut.is_some() && ready.memory != RecoveredMemory::Blank {
+            // What was read may be in one copy only, or in the device's cache. What it authorises
+            // is done once both copies hold it.
+            self.saver.want();
+        }
         self.segments = Segments::new(ready.segments, self.config.segment_bytes);
         self.writer = Writer::new(self.config.write_depth, from, tail.end_offset);
         self.index = ready.index;

@@ -37,8 +37,6 @@ pub struct Tally {
     pub nested: u64,
     /// Recoveries that reported a torn tail.
     pub tails: u64,
-    /// again
-    pub again: u64,
 }
 
 impl Tally {
@@ -57,7 +55,6 @@ impl Tally {
         self.rotten += other.rotten;
         self.nested += other.nested;
         self.tails += other.tails;
-        self.again += other.again;
     }
 }
 
@@ -139,19 +136,21 @@ impl Examiner {
             read_all(&mut rig);
         }
         append_more(&mut rig);
-        let (disk, quiet) = match rng.below(3) {
+        let disk = match rng.below(3) {
             0 => {
                 rig.stop();
-                (rig.disk.kill(rng), true)
+                rig.disk.kill(rng)
             }
-            1 => (rig.disk.kill(rng), true),
-            _ => (rig.disk.crash(rng), true),
+            1 => rig.disk.kill(rng),
+            _ => rig.disk.crash(rng),
         };
         let model = rig.model.clone();
         let mut again = Rig::start(&rig.config, disk, model, rig.now, rng.next_u64());
         again.boot();
         let torn = again.recovered.as_ref().expect("it booted").torn;
-        self.tally.again += u64::from(quiet && torn.is_some());
+        if let Some(torn) = torn {
+            verdict!(torn_reported_twice, "{torn:?} after everything was durable");
+        }
         if reads {
             read_all(&mut again);
         }

@@ -354,7 +354,7 @@ impl Rig {
 
     /// Asks for a clean stop and waits for it.
     pub fn stop(&mut self) {
-        self.log.stop();
+        self.log.stop(self.now, &mut self.buffers);
         self.pump();
         self.drain();
         if self.failed.is_none() {

@@ -130,7 +130,7 @@ impl Run {
             }
         }
         if self.rng.below(3) == 0 && self.rig.failed.is_none() {
-            self.rig.log.stop();
+            self.rig.log.stop(self.rig.now, &mut self.rig.buffers);
             self.rig.pump();
             while self.io() {}
         }

@@ -1,7 +1,8 @@
-//! Nodes as real processes, for tests: a temporary directory, a free port, a configuration, a child.
+//! Nodes as real processes, for tests: a temporary directory, a free port, a configuration, a
+//! child.
 //!
-//! A child is killed by its own id when its handle is dropped, and its directory goes away with the test.
-//! Nothing else on the machine is touched.
+//! A child is killed by its own id when its handle is dropped, and its directory goes away with the
+//! test. Nothing else on the machine is touched.
 
 #![allow(dead_code)]
 
@@ -10,6 +11,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up.
@@ -106,10 +108,20 @@ impl Node {
         self.child.id() as i32
     }
 
-    /// Takes the node's power away.
+    /// Takes the node's power away. Returns when its port is closed, which takes the kernel a
+    /// little longer than to end the process.
     pub fn kill(mut self) {
         self.child.kill().expect("the child is ours");
         self.child.wait().expect("the child is ours");
+        self.wait_until_closed();
+    }
+
+    fn wait_until_closed(&self) {
+        let until = Instant::now() + PATIENCE;
+        while TcpStream::connect(&self.address).is_ok() {
+            assert!(Instant::now() < until, "the port of a dead node stays open");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Stops the node cleanly.
@@ -119,6 +131,7 @@ impl Node {
         let until = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().expect("the child is ours") {
+                self.wait_until_closed();
                 return status;
             }
             assert!(Instant::now() < until, "the node does not stop");
@@ -156,6 +169,9 @@ pub fn finish(mut command: Command) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the command runs");
+    // Both are read while it runs: a full pipe would stop it.
+    let stdout = drain(child.stdout.take().expect("piped"));
+    let stderr = drain(child.stderr.take().expect("piped"));
     let until = Instant::now() + PATIENCE;
     let status = loop {
         if let Some(status) = child.try_wait().expect("the child is ours") {
@@ -168,24 +184,19 @@ pub fn finish(mut command: Command) -> Output {
         }
         std::thread::sleep(Duration::from_millis(10));
     };
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    child
-        .stdout
-        .take()
-        .expect("piped")
-        .read_to_end(&mut stdout)
-        .expect("readable");
-    child
-        .stderr
-        .take()
-        .expect("piped")
-        .read_to_end(&mut stderr)
-        .expect("readable");
     Output {
         status,
-        stdout,
-        stderr,
+        stdout: stdout.join().expect("the thread reads"),
+        stderr: stderr.join().expect("the thread reads"),
     }
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).expect("a pipe can be read");
+        bytes
+    })
 }
 
 /// A node that must refuse to start: exit 2 and one line, which holds all of `words`.

@@ -1,9 +1,10 @@
 //! The faults of a run: which one happens when, to whom, and when it ends.
 //!
-//! Faults of storage stay within a budget: a disk is damaged (blank, or its log closed by an error)
-//! only while no other node is damaged or down. Crashes, losses of power (of all nodes at once too),
-//! cuts and pauses know no budget: they must never cost more than time. Each fault that needs an end
-//! puts it on the world's agenda. Read `options.rs` for the kinds, `rest.rs` for how the phase ends.
+//! Faults of storage stay within a budget: a disk is damaged (blank, or its log closed by an
+//! error) only while no other node is damaged or down. Crashes, losses of power (of all nodes at
+//! once too), cuts and pauses know no budget: they must never cost more than time. Each fault that
+//! needs an end puts it on the world's agenda. Read `options.rs` for the kinds, `rest.rs` for how
+//! the phase ends.
 
 use super::disk::DiskFault;
 use super::network::NetOptions;

@@ -1,9 +1,9 @@
 //! The checkers: what must be true of a history, whoever made it.
 //!
-//! Apart from the simulator and from the code under test: they are told facts (what was sent, what was
-//! answered, what the disks held at that moment, what a node said of itself) and return a verdict. So
-//! each can be tested with a history made by hand. They never look into a node. `verdict.rs` has the
-//! names, `log_checks.rs` the checks of whole logs at the end of a run.
+//! Apart from the simulator and from the code under test: they are told facts (what was sent, what
+//! was answered, what the disks held at that moment, what a node said of itself) and return a
+//! verdict. So each can be tested with a history made by hand. They never look into a node.
+//! `verdict.rs` has the names, `log_checks.rs` the checks of whole logs at the end of a run.
 
 use super::facts::{Ack, BatchFacts, BatchId, BlockFacts};
 use super::verdict::{Checked, Name, ensure};
@@ -173,7 +173,8 @@ impl Checker {
         })
     }
 
-    /// A node wrote a block durably. One epoch writes one block of each number: same bytes anywhere.
+    /// A node wrote a block durably. One epoch writes one block of each number: same bytes
+    /// anywhere.
     pub fn block_written(&mut self, node: usize, facts: &BlockFacts) -> Checked {
         let key = (facts.epoch, facts.block);
         let mine = (facts.header_crc, facts.digest);

@@ -1,7 +1,8 @@
 //! Tests of the checkers: a history made by hand for each verdict, which must give just that one.
 //!
 //! A checker that cannot fail proves nothing. Each test begins with a sound history, shows that it
-//! passes, and changes one thing. Verdicts are compared, never printed: scripts look for printed ones.
+//! passes, and changes one thing. Verdicts are compared, never printed: scripts look for printed
+//! ones.
 
 use crate::sim::checker::{
     Checker, Holders, Marks, ReadAnswer, SentAppend, credit_at_rest, done_in_time, memory_held,

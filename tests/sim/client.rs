@@ -2,8 +2,9 @@
 //!
 //! It makes real batches with `wire::record`; each value carries the client and the number of the
 //! append (see `facts.rs`). Its connection keeps order and ends with the node's process. It knows
-//! nothing of virtual time but deadlines, and gives requests to the world to carry. An append without
-//! an answer stays *unknown*: nothing is expected of it but that it is in the log at most once.
+//! nothing of virtual time but deadlines, and gives requests to the world to carry. An append
+//! without an answer stays *unknown*: nothing is expected of it but that it is in the log at most
+//! once.
 
 use super::facts::{BatchId, client_digest, value_of};
 use super::options::Options;

@@ -51,6 +51,12 @@ impl Pages {
         bytes
     }
 
+    /// Makes it longer, with zeros, if it is shorter than `len`.
+    fn grow(&mut self, len: u64) {
+        let pages = (len as usize).div_ceil(DISK_ALIGNMENT);
+        self.0.resize(pages.max(self.0.len()), None);
+    }
+
     /// Overwrites the sector with this number.
     pub fn set_sector(&mut self, sector: u64, bytes: &[u8]) {
         let slot = &mut self.0[sector as usize / SECTORS];
@@ -111,8 +117,9 @@ impl Content {
         &self.dirty
     }
 
-    /// A durable write of whole sectors, completed.
+    /// A durable write of whole sectors, completed. It makes the file longer if it ends behind it.
     pub fn write_durably(&mut self, position: u64, bytes: &[u8]) {
+        self.grow(position + bytes.len() as u64);
         let whole = position.is_multiple_of(DISK_ALIGNMENT as u64)
             && bytes.len().is_multiple_of(DISK_ALIGNMENT);
         if whole && self.dirty.is_empty() {
@@ -129,8 +136,15 @@ impl Content {
 
     /// A sector that reached the device; nobody said that it is durable.
     pub fn write_dirty(&mut self, sector: u64, bytes: &[u8]) {
+        self.grow((sector + 1) * SECTOR as u64);
         self.current.set_sector(sector, bytes);
         self.dirty.insert(sector);
+    }
+
+    /// The length counts as durable at once: a longer file of zeros is a legal state anyway.
+    fn grow(&mut self, len: u64) {
+        self.current.grow(len);
+        self.durable.grow(len);
     }
 
     /// Makes these sectors durable as they are.

@@ -5,8 +5,8 @@
 //! disk after a loss of power of it, [`Disk::kill`] one after the death of the process, where what
 //! was in flight may be seen by a reader and still be lost later. Faults are drawn from
 //! [`DiskOptions`] or set for one operation with [`Disk::inject`]. Breaking the seam's contract
-//! (unaligned or overlapping writes, a file that is not open, a write past the end of a file) is a
-//! bug of the core and panics.
+//! (unaligned or overlapping writes, a file that is not open, a file freed in use) is a bug of the
+//! core and panics. A write past the end of a segment makes it longer.
 //!
 //! A use: `submit(op, &mut buffers)` returns the latency drawn for it; the caller's clock decides
 //! when to call `complete(ticket, &mut buffers)`, whose answer goes to the core. A copy of a disk
@@ -273,8 +273,9 @@ impl Disk {
             DiskOp::Free { .. } => assert!(!busy(), "{op:?}: the file is in use"),
             DiskOp::Write { position, len, .. } => {
                 let end = position + len as u64;
+                let is_segment = node != Node(0);
                 assert!(
-                    end <= self.nodes[&node].current().len(),
+                    is_segment || end <= CHECKPOINT_BYTES,
                     "{op:?}: past the end"
                 );
                 let aligned = position.is_multiple_of(DISK_ALIGNMENT as u64)

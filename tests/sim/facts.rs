@@ -1,9 +1,9 @@
 //! What a block, a batch and an answer are to the checkers: plain facts, read from bytes apart from
 //! the code under test.
 //!
-//! A value the clients make carries who made it and its number, so a batch found anywhere (a disk, a
-//! frame, a read) says which append it came from. Digests are FNV-1a over the very bytes; a block's
-//! covers its padding. Read `checker.rs` next.
+//! A value the clients make carries who made it and its number, so a batch found anywhere (a disk,
+//! a frame, a read) says which append it came from. Digests are FNV-1a over the very bytes; a
+//! block's covers its padding. Read `checker.rs` next.
 
 use millrace::limits::{BATCH_HEADER, BLOCK_HEADER};
 use millrace::types::Level;
@@ -121,8 +121,8 @@ pub fn client_digest(batch_bytes: &[u8]) -> u64 {
     digest(&batch_bytes[batch::CLIENT_HALF..])
 }
 
-/// The block whose header stands at the start of `bytes`, if it is a sound header and the whole block
-/// is there. Its batches and padding may be anything: `sound` tells.
+/// The block whose header stands at the start of `bytes`, if it is a sound header and the whole
+/// block is there. Its batches and padding may be anything: `sound` tells.
 pub fn block_facts(bytes: &[u8]) -> Option<BlockFacts> {
     let header = block::read_header(bytes).ok()?;
     let whole = bytes.get(..header.padded_len())?;

@@ -1,8 +1,9 @@
 //! Frames as bytes: what a shell does between a core's action and the other core's event.
 //!
-//! `encode` lays a frame out as it goes to the socket; `decode` reads it back from bytes that may have
-//! been changed on the way, and lays a run of blocks out as `Event::Frame` promises: each at a multiple
-//! of 4096, zeros behind it. Whatever does not parse ends the connection. Read `network.rs` next.
+//! `encode` lays a frame out as it goes to the socket; `decode` reads it back from bytes that may
+//! have been changed on the way, and lays a run of blocks out as `Event::Frame` promises: each at
+//! a multiple of 4096, zeros behind it. Whatever does not parse ends the connection. Read
+//! `network.rs` next.
 
 use millrace::limits::FRAME_HEADER;
 use millrace::types::{LogId, padded};

@@ -1,8 +1,9 @@
 //! What the disk of one node durably holds: its blocks by number, and where their chain ends.
 //!
 //! Kept beside the disk by reading what each completed write left there, with the parser of
-//! `facts.rs`, never by asking the code under test. A block counts once its bytes and the name of its
-//! file are durable. After a crash, and after a sync, everything is read again. Read `disk.rs` next.
+//! `facts.rs`, never by asking the code under test. A block counts once its bytes and the name of
+//! its file are durable. After a crash, and after a sync, everything is read again. Read `disk.rs`
+//! next.
 
 use super::content::Pages;
 use super::disk::Disk;

@@ -1,10 +1,11 @@
-//! The simulated network between the nodes: connections, what is in flight on them, what goes wrong.
+//! The simulated network between the nodes: connections, what is in flight on them, what goes
+//! wrong.
 //!
-//! A connection is a pair of byte streams that keep their order, as TCP does. A cut stalls what is in
-//! flight until it heals; a reset drops it and tells both ends; the loss of an end is told to the other
-//! one only when a packet can travel. A socket takes so many bytes, later frames wait at the sender and
-//! their buffers stay held: `Sent` comes when the socket took them. What arrives comes out of `pop`, for
-//! the world to carry to the node. Read `framing.rs` and `world.rs` next.
+//! A connection is a pair of byte streams that keep their order, as TCP does. A cut stalls what is
+//! in flight until it heals; a reset drops it and tells both ends; the loss of an end is told to
+//! the other one only when a packet can travel. A socket takes so many bytes, later frames wait at
+//! the sender and their buffers stay held: `Sent` comes when the socket took them. What arrives
+//! comes out of `pop`, for the world to carry to the node. Read `framing.rs` and `world.rs` next.
 
 use super::network_parts::{Flight, Item, Pair};
 pub use super::network_parts::{NetCounts, NetEvent, NetOptions, Outgoing};
@@ -364,6 +365,7 @@ impl Network {
         let failed = greeting && pair.channel == Channel::Data;
         let peer = pair.nodes[1 - side];
         self.drop_left(now_us, connection, left);
+        self.bury_dead(now_us);
         if failed {
             return Some(NetEvent::DialFailed { node, peer });
         }
@@ -393,6 +395,7 @@ impl Network {
         if let Some(pair) = self.pairs.get_mut(&key) {
             pair.open[side] = false;
         }
+        self.bury_dead(now_us);
     }
 
     /// Drops a connection: both ends hear of it soon. Says whether there was one.
@@ -483,9 +486,22 @@ impl Network {
             self.pairs.get_mut(&pair).expect("listed").ways[from_side].parked = false;
             self.schedule(now_us, pair, from_side);
         }
-        self.pairs.retain(|_, pair| pair.alive());
-        let pairs = &self.pairs;
-        self.ends.retain(|_, (key, _)| pairs.contains_key(key));
+        self.bury_dead(now_us);
+    }
+
+    /// Forgets connections that nobody believes in; what they still held comes back.
+    fn bury_dead(&mut self, now_us: u64) {
+        let dead = self.pairs.iter().filter(|(_, pair)| !pair.alive());
+        let dead: Vec<u64> = dead.map(|(key, _)| *key).collect();
+        for key in dead {
+            let mut pair = self.pairs.remove(&key).expect("listed");
+            for side in [0, 1] {
+                let connection = pair.ids[side];
+                let left = pair.ways[side].clear();
+                self.drop_left(now_us, connection, left);
+                self.ends.remove(&connection);
+            }
+        }
     }
 
     fn latency(&mut self, bytes: usize) -> u64 {

@@ -1,8 +1,9 @@
 //! Tests of the simulated network itself: what it promises is what the runs build on.
 //!
-//! Order within a connection, a cut that stalls and a heal that lets go, a reset that both ends hear of,
-//! a socket that fills, a process that dies and a machine that does. The framing is tested here too: no
-//! bit of a header or typed body may change unseen. Read `network.rs` beside it.
+//! Order within a connection, a cut that stalls and a heal that lets go, a reset that both ends
+//! hear of, a socket that fills, a process that dies and a machine that does. The framing is
+//! tested here too: no bit of a header or typed body may change unseen. Read `network.rs` beside
+//! it.
 
 use crate::sim::framing;
 use crate::sim::network::{NetEvent, NetOptions, Network, Outgoing};

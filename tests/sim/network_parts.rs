@@ -1,4 +1,5 @@
-//! The parts of the simulated network: a pair of ends, the two ways between them, what is in flight.
+//! The parts of the simulated network: a pair of ends, the two ways between them, what is in
+//! flight.
 //!
 //! Plain data and the arithmetic of a socket's buffer; who may talk to whom and when is decided in
 //! `network.rs`, which is the file to read next.

@@ -1,8 +1,9 @@
 //! A simulated node: a disk that outlives its processes, and the process that runs now.
 //!
-//! The process is the shell around one `millrace::shard::Shard`: its pool of buffers, the names of its
-//! open files, the connections it knows, and what waits for it while it gets no time. All of it is gone
-//! after a crash; the disk stays, in one of the states a crash may leave. Read `world.rs` next.
+//! The process is the shell around one `millrace::shard::Shard`: its pool of buffers, the names of
+//! its open files, the connections it knows, and what waits for it while it gets no time. All of
+//! it is gone after a crash; the disk stays, in one of the states a crash may leave. Read
+//! `world.rs` next.
 
 use super::buffers::SimBuffers;
 use super::disk::Disk;
@@ -187,8 +188,8 @@ impl Node {
         config
     }
 
-    /// The process is gone, with what its disk had in flight in a state that chance chooses. Returns
-    /// how many writes were lost, and how many were torn.
+    /// The process is gone, with what its disk had in flight in a state that chance chooses.
+    /// Returns how many writes were lost, and how many were torn.
     pub fn crash(&mut self, power_lost: bool, rng: &mut Rng) -> (u64, u64) {
         self.process = None;
         let mut counts = (0, 0);

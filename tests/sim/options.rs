@@ -1,8 +1,9 @@
 //! The options of a run, drawn from its seed: how big, how fast, and which faults.
 //!
-//! A swarm: each seed leaves out some kinds of faults and turns others up, so that rare combinations
-//! are reached without any one run drowning in all of them. Everything a run depends on is in here;
-//! a directed scenario starts from `quiet` and changes what it needs. Read `world.rs` next.
+//! A swarm: each seed leaves out some kinds of faults and turns others up, so that rare
+//! combinations are reached without any one run drowning in all of them. Everything a run depends
+//! on is in here; a directed scenario starts from `quiet` and changes what it needs. Read
+//! `world.rs` next.
 
 use super::disk_options::DiskOptions;
 use super::network_parts::NetOptions;
@@ -177,7 +178,7 @@ impl Options {
         self.max_batch_bytes = largest - 128;
         self.disk.segment_bytes =
             (*rng.pick(&[48 << 10, 128 << 10, 512 << 10])).max(4096 + 2 * largest as u64);
-        self.max_block_records = *rng.pick(&[1, 10, 1000]);
+        self.max_block_records = *rng.pick(&[6, 10, 1000]);
         let blocks = *rng.pick(&[1, 2, 4, 32]);
         self.link.initial_credit_bytes = (largest * blocks) as u64;
         self.link.initial_credit = *rng.pick(&[100, 1000, 100_000]);

@@ -102,7 +102,8 @@ impl fmt::Display for Report {
         )?;
         write!(
             f,
-            "in the logs: {} batches, {} records; reads answered: {}; events: {}; virtual time: {} s",
+            "in the logs: {} batches, {} records; reads answered: {}; events: {}; \
+             virtual time: {} s",
             self.outcome.batches,
             self.outcome.records,
             self.reads,

@@ -1,8 +1,9 @@
 //! The end of a run: everything is mended, and the set must come to rest in bounded time.
 //!
-//! Heal, restart, let the clients finish; then every lag must reach 0, new appends at every level must
-//! be acknowledged, credit and memory must be back where they began, all copies must agree, and a clean
-//! stop must give every buffer back. Read `log_checks.rs` for what is checked of the logs.
+//! Heal, restart, let the clients finish; then every lag must reach 0, new appends at every level
+//! must be acknowledged, credit and memory must be back where they began, all copies must agree,
+//! and a clean stop must give every buffer back. Read `log_checks.rs` for what is checked of the
+//! logs.
 
 use super::checker::{credit_at_rest, done_in_time, memory_held};
 use super::log_checks::NodeLog;

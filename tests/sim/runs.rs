@@ -1,8 +1,8 @@
 //! Runs by seed: one run from start to rest, a failing one played again with its trace.
 //!
-//! A run ends with a report or a verdict; an assertion of the code under test that fails is caught and
-//! named, it is no verdict of a checker. Whoever runs many prints what failed with `complain`, in the form
-//! that scripts look for. Read `world.rs` for what happens in a run.
+//! A run ends with a report or a verdict; an assertion of the code under test that fails is caught
+//! and named, it is no verdict of a checker. Whoever runs many prints what failed with `complain`,
+//! in the form that scripts look for. Read `world.rs` for what happens in a run.
 
 use super::options::Options;
 use super::report::Report;
@@ -17,8 +17,12 @@ use std::rc::Rc;
 /// How a run is made.
 pub type Script = fn(u64, Rc<RefCell<Trace>>) -> Result<Report, Verdict>;
 
-/// Runs a script with a seed; `keep` keeps the last lines of the trace.
-pub fn run(script: Script, seed: u64, keep: bool) -> (Result<Report, Verdict>, Rc<RefCell<Trace>>) {
+/// Runs a script with a seed and keeps so many of the last lines of the trace.
+pub fn run(
+    script: Script,
+    seed: u64,
+    keep: usize,
+) -> (Result<Report, Verdict>, Rc<RefCell<Trace>>) {
     let trace = Rc::new(RefCell::new(Trace::new(keep)));
     let inside = Rc::clone(&trace);
     let result = catch_unwind(AssertUnwindSafe(|| script(seed, inside)));
@@ -64,9 +68,16 @@ impl World {
     }
 }
 
-/// Plays a failing seed again with its trace and says what went wrong. `after` runs were sound.
-pub fn complain(script: Script, name: &str, seed: u64, after: u64, verdict: &Verdict) {
-    let (again, trace) = run(script, seed, true);
+/// Plays a failing seed again with the last lines of its trace and says what went wrong. `after`
+/// runs were sound before it.
+pub fn complain(
+    script: Script,
+    name: &str,
+    (seed, after): (u64, u64),
+    lines: usize,
+    verdict: &Verdict,
+) {
+    let (again, trace) = run(script, seed, lines);
     for line in trace.borrow().tail() {
         println!("{line}");
     }

@@ -1,8 +1,9 @@
 //! Directed runs: histories that the swarm reaches too seldom, each with what it is about.
 //!
-//! A script brings a set into a certain state by cutting, pausing, slowing and crashing, with chance left
-//! only where the state does not depend on it; then the set must come to rest like any other. Runs end
-//! with the same checks as the swarm. The tests in `simulation.rs` run each with several seeds.
+//! A script brings a set into a certain state by cutting, pausing, slowing and crashing, with
+//! chance left only where the state does not depend on it; then the set must come to rest like any
+//! other. Runs end with the same checks as the swarm. The tests in `simulation.rs` run each with
+//! several seeds.
 
 use super::options::{Fault, Options};
 use super::report::Report;
@@ -65,9 +66,9 @@ impl World {
     }
 }
 
-/// Brings the second follower into possession of blocks that the leader lost with its power, and lets
-/// the leader open its next epoch with the first follower and go on. `second_write_us` is how long the
-/// second follower's writes take.
+/// Brings the second follower into possession of blocks that the leader lost with its power, and
+/// lets the leader open its next epoch with the first follower and go on. `second_write_us` is how
+/// long the second follower's writes take.
 fn leave_stale_suffix(world: &mut World, second_write_us: u64) -> Checked {
     world.wait_for_leader()?;
     world.run_for(100_000)?;
@@ -134,7 +135,8 @@ fn small_blocks() -> Options {
     options
 }
 
-/// Power of all nodes is lost again and again, at any instant, with files small enough to roll often.
+/// Power of all nodes is lost again and again, at any instant, with files small enough to roll
+/// often.
 pub fn power_of_all_lost(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut options = small_blocks();
     options.max_block_bytes = 8 << 10;
@@ -183,8 +185,8 @@ pub fn hundred_resets(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     Ok(world.finish())
 }
 
-/// A follower stands still under load for a long time; the others go on, within their bounds, and it
-/// catches up.
+/// A follower stands still under load for a long time; the others go on, within their bounds, and
+/// it catches up.
 pub fn stopped_follower(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut options = Options::quiet(3);
     options.client_every_us = 2_000;

@@ -1,15 +1,12 @@
 //! The trace of a run: a hash over everything that happened, and the last lines of it.
 //!
-//! Every event given to a node, every action taken from one, every fault goes through `note`. Equal
-//! seeds give equal hashes; two runs that differ anywhere do not. Lines are only made into text that
-//! is kept when somebody will read them, so that runs without failure stay fast.
+//! Every event given to a node, every action taken from one, every fault goes through `note`.
+//! Equal seeds give equal hashes; two runs that differ anywhere do not. Lines are only made into
+//! text that is kept when somebody will read them, so that runs without failure stay fast.
 
 use super::facts::fnv_on;
 use core::fmt;
 use std::collections::VecDeque;
-
-/// Lines kept for a failing seed.
-const TAIL_LINES: usize = 400;
 
 /// What happened, in order.
 #[derive(Debug)]
@@ -17,12 +14,12 @@ pub struct Trace {
     hash: u64,
     events: u64,
     tail: VecDeque<String>,
-    keep: bool,
+    keep: usize,
 }
 
 impl Trace {
-    /// An empty trace; `keep` says whether its last lines are kept as text.
-    pub fn new(keep: bool) -> Trace {
+    /// An empty trace that keeps so many of its last lines as text.
+    pub fn new(keep: usize) -> Trace {
         Trace {
             hash: 0xcbf2_9ce4_8422_2325,
             events: 0,
@@ -38,8 +35,8 @@ impl Trace {
         let mut hashing = Hashing(self.hash);
         fmt::write(&mut hashing, what).expect("hashing does not fail");
         self.hash = hashing.0;
-        if self.keep {
-            if self.tail.len() == TAIL_LINES {
+        if self.keep > 0 {
+            if self.tail.len() == self.keep {
                 self.tail.pop_front();
             }
             self.tail

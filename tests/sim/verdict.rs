@@ -1,8 +1,8 @@
 //! What a checker says when a run went wrong: a name that scripts can match, and the facts.
 //!
 //! The names are a closed set, so that a test of the checkers can ask for each of them. A verdict
-//! never ends the process by itself: whoever runs the run prints it, with the seed. Read `checker.rs`
-//! next.
+//! never ends the process by itself: whoever runs the run prints it, with the seed. Read
+//! `checker.rs` next.
 
 use core::fmt;
 

@@ -1,10 +1,10 @@
 //! The world of a run: nodes, network, clients and faults on one virtual clock, in one thread.
 //!
-//! `step` takes the earliest thing on any agenda, gives it to whom it concerns, and carries out every
-//! action that follows; it is the shell of every node. What it sees it tells the checkers, what it does
-//! it notes in the trace. All chance comes from the run's seed, so a run is a function of its options and
-//! its seed. `world_node.rs` carries out actions, `world_client.rs` the clients, `chaos.rs` the faults,
-//! `rest.rs` the end of a run.
+//! `step` takes the earliest thing on any agenda, gives it to whom it concerns, and carries out
+//! every action that follows; it is the shell of every node. What it sees it tells the checkers,
+//! what it does it notes in the trace. All chance comes from the run's seed, so a run is a
+//! function of its options and its seed. `world_node.rs` carries out actions, `world_client.rs`
+//! the clients, `chaos.rs` the faults, `rest.rs` the end of a run.
 
 use super::chaos::Chaos;
 use super::checker::Checker;

@@ -1,7 +1,8 @@
 //! The clients of a run: connections, requests, and what each answer means to the checkers.
 //!
-//! An answer is checked when the node gives it, also if it never arrives: the node has said it. What is
-//! in flight when a connection ends stays unknown. Read `client.rs` and `checker.rs` beside it.
+//! An answer is checked when the node gives it, also if it never arrives: the node has said it.
+//! What is in flight when a connection ends stays unknown. Read `client.rs` and `checker.rs`
+//! beside it.
 
 use super::checker::{Holders, ReadAnswer, SentAppend, done_in_time};
 use super::client::{Client, ClientRequest, Session, Waiting};

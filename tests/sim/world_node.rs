@@ -1,13 +1,13 @@
 //! The shell around each simulated node: events in, actions carried out, facts to the checkers.
 //!
-//! One event is given to the shard, then every action is taken and done, then the node's positions go
-//! to the checkers. Answers are checked at the moment they are given, against the disks as they are
-//! then. Read `world.rs` first, `world_client.rs` next.
+//! One event is given to the shard, then every action is taken and done, then the node's positions
+//! go to the checkers. Answers are checked at the moment they are given, against the disks as they
+//! are then. Read `world.rs` first, `world_client.rs` next.
 
 use super::checker::{Marks, memory_held};
 use super::facts::BlockFacts;
 use super::framing;
-use super::image::Written;
+use super::image::{Image, Written};
 use super::network_parts::Outgoing;
 use super::node::{Arrival, LOG, node_index};
 use super::verdict::{Checked, Name, Verdict, ensure};
@@ -207,11 +207,15 @@ impl World {
         let (_, result) = at.disk.complete(ticket, &mut process.buffers);
         let op = process.operations.remove(&ticket.0).expect("submitted");
         self.count_fault(&op, result);
-        if result.is_ok() {
-            self.disk_changed(node, &op, result)?;
-        } else if matches!(op, DiskOp::Name { .. } | DiskOp::Free { .. }) {
+        let whole = match (&op, result) {
+            (DiskOp::Write { len, .. }, Ok(written)) => written == *len,
+            (_, result) => result.is_ok(),
+        };
+        if whole {
+            self.disk_changed(node, &op)?;
+        } else {
             let at = &mut self.nodes[node];
-            at.image = super::image::Image::scan(&at.disk);
+            at.image = Image::scan(&at.disk);
         }
         self.deliver(node, Event::Disk { ticket, result })
     }
@@ -228,7 +232,7 @@ impl World {
     }
 
     /// Takes what a completed operation made durable into the node's image.
-    fn disk_changed(&mut self, node: usize, op: &DiskOp, result: DiskResult) -> Checked {
+    fn disk_changed(&mut self, node: usize, op: &DiskOp) -> Checked {
         let at = &mut self.nodes[node];
         let files = &mut at.process.as_mut().expect("it runs").files;
         match *op {
@@ -242,8 +246,8 @@ impl World {
                 let name = FileName::Segment(base);
                 files.insert(file, name);
                 let pages = at.disk.durable_content(name).expect("its name is durable");
-                let found = at.image.take_in(base.0, pages, 0, pages.len());
-                return self.written(node, found);
+                // What was written was checked then; what a crash left may lie behind it.
+                at.image.take_in(base.0, pages, 0, pages.len());
             }
             DiskOp::Free { file, .. } => {
                 if let Some(FileName::Segment(base)) = files.remove(&file) {
@@ -251,20 +255,25 @@ impl World {
                 }
             }
             DiskOp::Sync { .. } | DiskOp::SyncDirectory { .. } => {
-                at.image = super::image::Image::scan(&at.disk);
+                at.image = Image::scan(&at.disk);
             }
             DiskOp::Write { file, .. } if file == CHECKPOINT_FILE => {}
-            DiskOp::Write { file, position, .. } => {
-                let FileName::Segment(base) = files[&file] else {
-                    return Ok(());
-                };
-                let name = FileName::Segment(base);
+            DiskOp::Write {
+                file,
+                position,
+                len,
+                ..
+            } => {
+                let name = files[&file];
                 let Some(pages) = at.disk.durable_content(name) else {
                     return Ok(());
                 };
-                let written = result.expect("checked") as u64;
-                let whole = written / 4096 * 4096;
-                let found = at.image.take_in(base.0, pages, position, position + whole);
+                let end = position + len as u64;
+                let found = match name {
+                    FileName::Segment(base) => at.image.take_in(base.0, pages, position, end),
+                    // Its blocks count once it has its name.
+                    _ => Image::default().take_in(0, pages, position, end),
+                };
                 return self.written(node, found);
             }
             DiskOp::Read { .. } => {}

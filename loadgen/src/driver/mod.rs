@@ -66,6 +66,8 @@ pub struct Plan {
     pub cpu: Option<usize>,
     /// The file that acks so far are entered into.
     pub acks: Option<PathBuf>,
+    /// A directory on the nodes' disk: the load ends early when it is nearly full.
+    pub disk: Option<PathBuf>,
 }
 
 /// What came of it.
@@ -108,6 +110,8 @@ pub(crate) struct Run {
     sessions: RefCell<BTreeMap<u32, Rc<Session>>>,
     complaints: RefCell<Complaints>,
     done: Cell<bool>,
+    /// The nodes' disk is nearly full.
+    full: Cell<bool>,
 }
 
 impl Run {
@@ -124,6 +128,7 @@ impl Run {
             sessions: RefCell::default(),
             complaints: RefCell::default(),
             done: Cell::new(false),
+            full: Cell::new(false),
             plan,
         }
     }
@@ -134,7 +139,7 @@ impl Run {
 
     /// Whether nothing more is to be sent.
     fn over(&self) -> bool {
-        self.now_ns() >= self.end_ns || INTERRUPTED.load(Ordering::Relaxed)
+        self.now_ns() >= self.end_ns || self.full.get() || INTERRUPTED.load(Ordering::Relaxed)
     }
 
     /// A producer number that was never used in this run.

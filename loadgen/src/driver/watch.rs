@@ -1,13 +1,16 @@
-//! The watch: progress, and an end to connections that answer no more.
-//!
-//! Progress is a line for people once a second and, if asked for, a line in a file at every tick.
+//! The watch: progress for people once a second and for programs at every tick, an end to
+//! connections that answer no more, and to a load that would fill the disk.
 //!
 //! A node that hangs answers nothing, not even `Unknown`. A batch unanswered for its own time-out
 //! and some grace breaks its connection, which makes all that is open on it unknown. It only ever
 //! shuts sockets down: the lane and the reader draw the conclusions. Read `session.rs` for those.
 
+use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,6 +19,10 @@ use crate::stats::Counts;
 
 const TICK: Duration = Duration::from_millis(100);
 const TICKS_PER_LINE: u32 = 10;
+
+/// What is left free on the nodes' disk: more than they can write between two looks and while they
+/// end what is under way.
+const DISK_RESERVE: u64 = 2 << 30;
 
 /// How long past its time-out an answer may be late.
 const GRACE_NS: u64 = 5_000_000_000;
@@ -31,6 +38,7 @@ pub(super) async fn run(run: Rc<Run>) {
             return;
         }
         break_hung_sessions(&run);
+        end_before_the_disk_is_full(&run);
         if tick % TICKS_PER_LINE == 0 {
             line.print(&run);
         }
@@ -47,6 +55,31 @@ fn break_hung_sessions(run: &Run) {
         {
             session.shut();
         }
+    }
+}
+
+fn end_before_the_disk_is_full(run: &Run) {
+    let Some(disk) = run.plan.disk.as_deref().filter(|_| !run.full.get()) else {
+        return;
+    };
+    if free_bytes(disk).is_some_and(|free| free < DISK_RESERVE) {
+        run.full.set(true);
+        let (disk, gb) = (disk.display(), DISK_RESERVE as f64 / 1e9);
+        say(&format!(
+            "the load ends early: less than {gb:.1} GB are free at {disk}"
+        ));
+    }
+}
+
+fn free_bytes(directory: &Path) -> Option<u64> {
+    let path = CString::new(directory.as_os_str().as_bytes()).ok()?;
+    let mut found = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends with a zero byte, and the struct is written before it is read.
+    unsafe {
+        (libc::statvfs(path.as_ptr(), found.as_mut_ptr()) == 0).then(|| {
+            let found = found.assume_init();
+            found.f_bavail * found.f_frsize
+        })
     }
 }
 
@@ -115,8 +148,7 @@ impl Acks {
         }
         line.push('\n');
         // In one write, so that whoever reads along sees whole lines.
-        let written: io::Result<()> = file.write_all(line.as_bytes());
-        if let Err(error) = written {
+        if let Err(error) = file.write_all(line.as_bytes()) {
             say(&format!("--acks: {error}; no more of them"));
             self.0 = None;
         }

@@ -16,7 +16,7 @@ use millrace::wire::batch;
 use millrace::wire::block;
 use millrace::wire::record;
 
-use super::finding::{Finding, Kind, Place};
+use super::finding::{Findings, Kind, Place};
 use super::reader::{Progress, Reader};
 use super::walk::{Segment, Shape};
 
@@ -37,7 +37,7 @@ pub struct Compared {
     /// Bytes held against those of the other nodes.
     pub bytes: u64,
     /// Where it differs.
-    pub findings: Vec<Finding>,
+    pub findings: Findings,
 }
 
 /// Compares all logs of all nodes; the answer is node by node.
@@ -73,11 +73,7 @@ pub fn compare(nodes: &[Walked<'_>], progress: &Progress) -> io::Result<Vec<Comp
 
 impl Compared {
     fn differs(&mut self, place: Place, text: impl Into<String>) {
-        self.findings.push(Finding {
-            kind: Kind::Differing,
-            place,
-            text: text.into(),
-        });
+        self.findings.add(Kind::Differing, 1, place, text);
     }
 }
 

@@ -3,29 +3,29 @@
 //! Memory is one window, whatever the file's size. A view past the end is short; anything else that
 //! cannot be read is an error of the disk and ends the verification. Read `walk.rs` next.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const WINDOW: u64 = 4 << 20;
 
-/// How far a walk has come, told on stderr once a second, beginning after the first.
+/// How far a walk has come, told on stderr once a second, beginning after the first. Shared by the
+/// threads that walk.
 #[derive(Debug)]
 pub struct Progress {
-    what: Cell<&'static str>,
-    bytes: Cell<u64>,
-    told: Cell<Instant>,
+    what: Mutex<(&'static str, Instant)>,
+    bytes: AtomicU64,
 }
 
 impl Default for Progress {
     fn default() -> Progress {
         Progress {
-            what: Cell::new(""),
-            bytes: Cell::new(0),
-            told: Cell::new(Instant::now()),
+            what: Mutex::new(("", Instant::now())),
+            bytes: AtomicU64::new(0),
         }
     }
 }
@@ -33,17 +33,18 @@ impl Default for Progress {
 impl Progress {
     /// A new part of the work begins.
     pub fn begin(&self, what: &'static str) {
-        self.what.set(what);
-        self.bytes.set(0);
+        self.what.lock().expect("nothing panics under the lock").0 = what;
+        self.bytes.store(0, Ordering::Relaxed);
     }
 
     /// So many bytes more were read.
     pub fn add(&self, bytes: u64) {
-        self.bytes.set(self.bytes.get() + bytes);
-        if self.told.get().elapsed() >= Duration::from_secs(1) {
-            self.told.set(Instant::now());
-            let mb = self.bytes.get() as f64 / 1e6;
-            let _ = writeln!(io::stderr(), "{}: {mb:.0} MB", self.what.get());
+        let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let mut what = self.what.lock().expect("nothing panics under the lock");
+        if what.1.elapsed() >= Duration::from_secs(1) {
+            what.1 = Instant::now();
+            let mb = bytes as f64 / 1e6;
+            let _ = writeln!(io::stderr(), "{}: {mb:.0} MB", what.0);
         }
     }
 }

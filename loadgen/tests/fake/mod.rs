@@ -1,7 +1,8 @@
-//! A node that is made up: the client's half of the protocol, an offset for each record, and manners.
+//! A node that is made up: the client's half of the protocol, an offset for each record, and
+//! manners.
 //!
-//! One thread a connection. It remembers every batch that reached it, answered or not, after checking
-//! it as a leader would.
+//! One thread a connection. It remembers every batch that reached it, answered or not, after
+//! checking it as a leader would.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};

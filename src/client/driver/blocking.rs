@@ -1,8 +1,8 @@
 //! The blocking driver: sockets of std, one request at a time or many in flight. For tools.
 //!
-//! [`Client`] asks one thing at a time, follows redirections and waits until a leader is there, within
-//! a time given per call. A [`Connection`] alone carries many requests in flight: one thread sends,
-//! another one receives. Nothing here repeats a batch whose outcome is unknown.
+//! [`Client`] asks one thing at a time, follows redirections and waits until a leader is there,
+//! within a time given per call. A [`Connection`] alone carries many requests in flight: one thread
+//! sends, another one receives. Nothing here repeats a batch whose outcome is unknown.
 
 use crate::client::{Outcome, Outgoing, Session, read_body};
 use crate::limits::FRAME_HEADER;
@@ -179,7 +179,8 @@ impl Client {
         }
     }
 
-    /// Appends one batch to a shard at its leader, trying for `timeout` while no leader can take it.
+    /// Appends one batch to a shard at its leader, trying for `timeout` while no leader can take
+    /// it.
     pub fn append(
         &mut self,
         shard: ShardId,
