@@ -14,7 +14,7 @@ mod network_checks;
 
 use sim::report::Report;
 use sim::runs::{Script, complain, run, swarm};
-use sim::{scenarios, scenarios_loss};
+use sim::{scenarios, scenarios_loss, scenarios_script};
 
 /// Seeds of a default run.
 const SEEDS: u64 = 300;
@@ -152,4 +152,10 @@ fn a_stopped_follower_costs_its_bound_and_catches_up() {
 #[test]
 fn typed_body_flip_closes_connection() {
     runs(scenarios::typed_body_flip, "typed_body_flip", 5);
+}
+
+#[test]
+fn fenced_leader_is_powerless() {
+    let name = "fenced_leader_is_powerless";
+    runs(scenarios_script::fenced_leader_is_powerless, name, 3);
 }

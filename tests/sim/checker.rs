@@ -139,13 +139,27 @@ impl Checker {
         self.marks.remove(&node);
     }
 
-    /// The leader counts a follower as holding `facts` and all before it; does it?
+    /// A follower said, or its leader believes, that it holds the leader's block `facts` and all before
+    /// it; does it?
     pub fn matched(&self, node: usize, facts: &BlockFacts, holds: bool) -> Checked {
         ensure(holds, Name::AckedBeforeDurable, || {
             format!(
-                "the leader counts node {node} as holding block {} of epoch {}, it does not",
+                "node {node} counts as holding block {} of epoch {}, it does not",
                 facts.block, facts.epoch
             )
+        })
+    }
+
+    /// The highest epoch that a node has promised or led, as far as it was seen.
+    pub fn epoch_of(&self, node: usize) -> u32 {
+        self.marks.get(&node).map_or(0, |marks| marks.epoch)
+    }
+
+    /// A node speaks in an epoch: not in one below what it has promised.
+    pub fn epoch_said(&self, node: usize, epoch: u32) -> Checked {
+        let promised = self.epoch_of(node);
+        ensure(epoch >= promised, Name::WatermarkWentBack, || {
+            format!("node {node} acknowledges in epoch {epoch} and has promised {promised}")
         })
     }
 

@@ -288,6 +288,10 @@ fn watermarks_that_go_back_are_found() {
         ..sound
     };
     expect(name, seen(lower, 4));
+    let mut promised = Checker::new(3);
+    promised.marks_seen(0, sound, 4).expect("sound");
+    promised.epoch_said(0, 3).expect("sound");
+    expect(name, promised.epoch_said(0, 2));
     let unfenced = Marks { epoch: 2, ..sound };
     expect(name, seen(unfenced, 4));
     let above = Marks {

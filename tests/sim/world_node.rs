@@ -18,7 +18,7 @@ use millrace::shard::status::{LinkStatus, LinkView, Role, ShardStatus};
 use millrace::shard::{Action, Event, Part};
 use millrace::types::{BufferId, ConnectionId, Ticket};
 use millrace::wal::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileName};
-use millrace::wire::body::{self, Body};
+use millrace::wire::body::{self, Body, ReplicateOk};
 use millrace::wire::code::Code;
 
 /// Actions after one event; more means that the shard never ends.
@@ -162,13 +162,32 @@ impl World {
     /// What a replica says it holds, against its disk.
     fn check_said(&self, node: usize, body: &Body) -> Checked {
         let said = match body {
-            Body::ReplicateOk(ok) => ok.durable_end,
+            Body::ReplicateOk(ok) => {
+                self.checker.epoch_said(node, ok.epoch.0)?;
+                self.check_acked(node, ok)?;
+                ok.durable_end
+            }
             Body::Pong(pong) => pong.durable_end,
             Body::Position(position) => position.durable_end,
             _ => return Ok(()),
         };
         let disk_end = self.nodes[node].image.end();
         self.checker.position_said(node, said.0, disk_end)
+    }
+
+    /// What a follower acknowledges is what the leader of that epoch has there.
+    fn check_acked(&self, node: usize, ok: &ReplicateOk) -> Checked {
+        let leader = self.options.leader;
+        if self.checker.epoch_of(leader) != ok.epoch.0 {
+            return Ok(());
+        }
+        let theirs = &self.nodes[leader].image;
+        let end = ok.durable_end.0.min(theirs.end());
+        let Some(last) = end.checked_sub(1).and_then(|last| theirs.chained(last)) else {
+            return Ok(());
+        };
+        let holds = self.nodes[node].image.holds(last);
+        self.checker.matched(node, last, holds)
     }
 
     /// A frame with parts has left, or was dropped.
