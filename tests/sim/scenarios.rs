@@ -271,9 +271,7 @@ pub fn idle_follower_restarts(seed: u64, trace: Traced) -> Result<Report, Verdic
     world.wait_for("all lags to reach 0", World::at_rest)?;
     world.crash_node(FIRST, true);
     if seed % 2 == 1 {
-        world.nodes[FIRST].disk.lose_everything();
-        world.nodes[FIRST].image = super::image::Image::default();
-        world.checker.memory_lost(FIRST);
+        world.blank_disk(FIRST);
     }
     world.run_for(1_000)?;
     world.start_node(FIRST)?;
