@@ -69,6 +69,10 @@ pub struct RunArgs {
     /// Where to write the report
     #[arg(long)]
     pub json: Option<PathBuf>,
+    /// Where to write ten times a second what was acked so far: a line of the time (milliseconds
+    /// since 1970) and the records of each shard
+    #[arg(long)]
+    pub acks: Option<PathBuf>,
     /// Seed of the payloads' texts
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -95,8 +99,13 @@ pub fn run(args: &RunArgs) -> Result<bool, Failure> {
         .map_err(|error| Failure::Failed(format!("no node answers: {error}")))?;
     let plan = plan(args, &metadata)?;
     // Before the load: a place that cannot be written is a bad flag, not a lost run.
-    std::fs::File::create(&args.ledger)
-        .map_err(|error| Failure::BadInput(format!("{}: {error}", args.ledger.display())))?;
+    for path in [Some(&args.ledger), args.acks.as_ref()]
+        .into_iter()
+        .flatten()
+    {
+        std::fs::File::create(path)
+            .map_err(|error| Failure::BadInput(format!("{}: {error}", path.display())))?;
+    }
     let before = processes(args)?;
     catch_signals();
     let outcome = driver::drive(plan.clone()).map_err(Failure::failed)?;
@@ -208,6 +217,7 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
         seed: args.seed,
         run: new_run(),
         cpu: args.cpu,
+        acks: args.acks.clone(),
         disk: args.disk.clone(),
     })
 }

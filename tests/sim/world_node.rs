@@ -315,7 +315,11 @@ impl World {
         memory_held(node, held, bound, "in the middle of a run")?;
         match status.role {
             Role::Recovering => return Ok(status),
-            Role::Failed => self.restart_failed(node),
+            Role::Failed => {
+                // A closed log acknowledges nothing; what it says of itself binds nobody.
+                self.restart_failed(node);
+                return Ok(status);
+            }
             Role::Opening | Role::Leader | Role::Follower => {}
         }
         let marks = Marks {

@@ -64,6 +64,8 @@ pub struct Plan {
     pub run: u32,
     /// Where to pin the executor.
     pub cpu: Option<usize>,
+    /// The file that acks so far are entered into.
+    pub acks: Option<PathBuf>,
     /// A directory on the nodes' disk: the load ends early when it is nearly full.
     pub disk: Option<PathBuf>,
 }
