@@ -286,10 +286,7 @@ impl Shard {
                     self.replica.saved(now, token, &view);
                 }
             }
-            LogOutput::CutDone(done) => {
-                self.counters.blocks_cut += done.blocks;
-                self.after_cut(now, buffers);
-            }
+            LogOutput::CutDone(_) => self.after_cut(now, buffers),
             LogOutput::Loaded { request, result } => self.on_loaded(now, request, result, buffers),
             LogOutput::Found { request, result } => {
                 if let Some(Purpose::Find(client)) = self.loads.remove(&request) {

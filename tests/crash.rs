@@ -16,6 +16,8 @@ mod images;
 mod maker;
 #[path = "crash/model.rs"]
 mod model;
+#[path = "crash/model_red.rs"]
+mod model_red;
 #[path = "crash/rig.rs"]
 mod rig;
 #[path = "crash/scenarios.rs"]

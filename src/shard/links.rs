@@ -75,6 +75,7 @@ impl Shard {
         }
         self.counters.blocks_admitted += headers.len() as u64;
         if let Some(from) = cut {
+            self.counters.blocks_cut += self.log.log_end().0 - from.0;
             self.log.cut(from);
         }
         if self.log.is_cutting() {

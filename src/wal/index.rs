@@ -207,6 +207,10 @@ impl Index {
         if block_end == self.start.block {
             return Some(self.start.offset);
         }
+        // The block behind it tells as well: recovery holds nothing below where its scan began.
+        if let Some(behind) = self.held(block_end) {
+            return Some(behind.base_offset);
+        }
         Some(self.held(block_end.previous()?)?.end_offset)
     }
 

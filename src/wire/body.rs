@@ -325,6 +325,11 @@ frames! {
         target: NodeId,
         /// What the connection will carry.
         channel: Channel,
+        /// Cores of the sender.
+        cores: u16,
+        /// The core that dials: a control connection carries the logs that it and the receiving
+        /// core both own.
+        core: u16,
         /// CRC over the cluster facts: shards, limits, node list.
         fingerprint: u32,
         /// Bit set of optional features.

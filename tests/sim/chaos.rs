@@ -179,9 +179,10 @@ impl World {
     pub fn lose_disk(&mut self, node: usize) {
         self.report.count("blank_disk", 1);
         self.crash_for_a_while(node, true);
-        self.nodes[node].disk.lose_everything();
-        self.nodes[node].image = super::image::Image::default();
-        self.nodes[node].blank = true;
+        let at = &mut self.nodes[node];
+        at.disk.lose_everything();
+        at.before_loss = Some(std::mem::take(&mut at.image));
+        at.blank = true;
         if node == self.options.leader {
             self.checker.leader_lost_memory();
         }

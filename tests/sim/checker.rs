@@ -79,6 +79,8 @@ pub struct Checker {
     /// (epoch, block) -> header CRC and digest, as first written anywhere.
     written: BTreeMap<(u32, u64), (u32, u64)>,
     marks: BTreeMap<usize, Marks>,
+    /// Nodes whose durable end went back: a cut, which they must count before it moves on.
+    cutting: BTreeMap<usize, Marks>,
     /// Rises when a leader lost its memory: earlier `leader` acks may be gone then.
     pub(super) memory_losses: u64,
 }
@@ -96,6 +98,7 @@ impl Checker {
             by_offset: BTreeMap::new(),
             written: BTreeMap::new(),
             marks: BTreeMap::new(),
+            cutting: BTreeMap::new(),
             memory_losses: 0,
         }
     }
@@ -239,10 +242,20 @@ impl Checker {
                 format!("node {node} recovered {marks:?} where its disk has all to {disk_end}")
             });
         };
-        let cut = marks.blocks_cut > before.blocks_cut;
-        ensure(marks.durable_end >= before.durable_end || cut, name, || {
-            format!("node {node}: durable end {before:?} -> {marks:?} without a cut")
-        })?;
+        if marks.durable_end < before.durable_end {
+            self.cutting.entry(node).or_insert(before);
+        }
+        let cutting = self.cutting.get(&node).copied();
+        let cutting = cutting.filter(|before| before.run == marks.run);
+        let counted = cutting.is_none_or(|before| marks.blocks_cut > before.blocks_cut);
+        ensure(
+            counted || marks.durable_end <= before.durable_end,
+            name,
+            || format!("node {node}: durable end {cutting:?} -> {marks:?} without a cut"),
+        )?;
+        if counted {
+            self.cutting.remove(&node);
+        }
         ensure(marks.high_watermark >= before.high_watermark, name, || {
             format!("node {node}: high watermark {before:?} -> {marks:?}")
         })

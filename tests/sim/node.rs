@@ -8,6 +8,7 @@
 use super::buffers::SimBuffers;
 use super::disk::Disk;
 use super::disk_crash::Outcome;
+use super::facts::BlockFacts;
 use super::image::Image;
 use super::options::Options;
 use super::rng::Rng;
@@ -104,6 +105,9 @@ pub struct Node {
     pub clock_ahead_us: u64,
     /// Whether it has a blank disk that was not brought up again.
     pub blank: bool,
+    /// What its disk held before it was replaced, until its leader was told that it is gone: what
+    /// was acknowledged until then may count for a majority.
+    pub before_loss: Option<Image>,
     /// Whether its log was closed by a disk error, and when it will be restarted.
     pub failed_since_us: Option<u64>,
     /// Number of the kernel's boot.
@@ -126,6 +130,7 @@ impl Node {
             run: 0,
             clock_ahead_us: rng.below(10_000_000),
             blank: false,
+            before_loss: None,
             failed_since_us: None,
             boot: 1,
             new_member: false,
@@ -147,6 +152,12 @@ impl Node {
     pub fn awake(&self) -> bool {
         let process = self.process.as_ref();
         process.is_some_and(|process| process.paused_until_us.is_none())
+    }
+
+    /// Whether its disk holds this very block and all before it, or held it when it said so.
+    pub fn holds(&self, facts: &BlockFacts) -> bool {
+        let before = self.before_loss.as_ref();
+        self.image.holds(facts) || before.is_some_and(|image| image.holds(facts))
     }
 
     /// Starts a process on what the disk holds.

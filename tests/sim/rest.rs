@@ -7,6 +7,7 @@
 
 use super::checker::{credit_at_rest, done_in_time, memory_held};
 use super::log_checks::NodeLog;
+use super::rng::Chance;
 use super::verdict::{Checked, Verdict};
 use super::world::World;
 use millrace::shard::Event;
@@ -40,12 +41,13 @@ impl World {
         self.note(format_args!("the faults end"));
         self.chaos.active = false;
         self.clients_active = false;
+        self.options.network.spike = Chance::NEVER;
+        self.options.disk.slow = Chance::NEVER;
+        self.options.disk.latency_us = (20, 80);
         self.net.options = self.options.network.clone();
-        self.net.options.spike = super::rng::Chance::NEVER;
         self.net.heal(self.now_us);
         for node in 0..self.nodes.len() {
-            let disk = self.options.disk.clone();
-            *self.nodes[node].disk.options_mut() = disk;
+            *self.nodes[node].disk.options_mut() = self.options.disk.clone();
             self.nodes[node].disk.forget_injected();
             let run = self.nodes[node].run;
             self.unpause(node, run)?;

@@ -129,7 +129,7 @@ pub fn power_loss_in_a_cut(seed: u64, trace: Traced) -> Result<Report, Verdict> 
 
 fn small_blocks() -> Options {
     let mut options = Options::quiet(3);
-    options.max_block_records = 4;
+    options.max_block_records = 6;
     options.client_every_us = 3_000;
     options.disk.segment_bytes = 64 << 10;
     options

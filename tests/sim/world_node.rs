@@ -295,9 +295,9 @@ impl World {
         Ok(())
     }
 
-    /// Nodes whose disks hold this very block and all before it.
+    /// Nodes that hold this very block and all before it.
     pub fn holders(&self, facts: &BlockFacts) -> usize {
-        let holding = self.nodes.iter().filter(|node| node.image.holds(facts));
+        let holding = self.nodes.iter().filter(|node| node.holds(facts));
         holding.count()
     }
 
@@ -315,7 +315,11 @@ impl World {
         memory_held(node, held, bound, "in the middle of a run")?;
         match status.role {
             Role::Recovering => return Ok(status),
-            Role::Failed => self.restart_failed(node),
+            Role::Failed => {
+                // A closed log acknowledges nothing; what it says of itself binds nobody.
+                self.restart_failed(node);
+                return Ok(status);
+            }
             Role::Opening | Role::Leader | Role::Follower => {}
         }
         let marks = Marks {
@@ -415,6 +419,9 @@ impl World {
             self.peer_down(node, connection)?;
             return Ok(None);
         };
+        if let (Body::Position(_), Some((_, peer, _))) = (&decoded.body, self.net.end(connection)) {
+            self.nodes[peer].before_loss = None;
+        }
         let mut payload = None;
         if let Some(laid_out) = decoded.payload {
             let Some(buffer) = self.process(node).buffers.put(&laid_out) else {
