@@ -3,8 +3,8 @@
 //! What the simulator proves of the engine's decisions is shown here of the whole program: nodes
 //! are killed, lose their disks and run as an ordinary user, while the load generator keeps a
 //! ledger of every batch and its verifier walks every file afterwards. `scripts/kill` runs the
-//! first test and prints what it saw. Read `process/cluster.rs` for the nodes, `process/load.rs` for
-//! the load, `process/kills.rs` for the kills.
+//! first test and prints what it saw. Read `process/cluster.rs` for the nodes, `process/load.rs`
+//! for the load, `process/kills.rs` for the kills.
 
 mod node;
 
