@@ -102,11 +102,6 @@ impl Log {
         self.index.held(block).copied()
     }
 
-    /// `header_crc` of the last block, or of the one before the log start; 0 if there is none.
-    pub fn last_crc(&self) -> u32 {
-        self.index.tail.crc
-    }
-
     /// Epoch of a block of the log, or of the block before the log start.
     pub fn epoch_of(&self, block: BlockNo) -> Option<Epoch> {
         self.index.epoch_of(block)

@@ -110,8 +110,8 @@ pub fn stale_suffix(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     Ok(world.finish())
 }
 
-/// The stale suffix becomes durable after the follower has adopted the next epoch, and before it hears
-/// anything more of that epoch's leader.
+/// The stale suffix becomes durable after the follower has adopted the next epoch, and before it
+/// hears anything more of that epoch's leader.
 pub fn stale_suffix_becomes_durable(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut options = small_blocks();
     options.link.rpc_timeout_us = 3_000_000;
