@@ -303,6 +303,12 @@ impl Leader {
         if body.promised == self.epoch && self.is_open() {
             let link = &mut self.links[index];
             link.confirmed_at = link.confirmed_at.max(Time(body.sent_at_us));
+            // It has not verified what it is taken to hold: it was restarted, and with nothing to send
+            // a data connection that died without a word would never be missed. An empty frame tells.
+            let idle = link.stage == Stage::Streaming && link.in_flight() == 0;
+            if idle && body.durable_end < link.matched {
+                link.probe(link.next);
+            }
         }
         self.heard_epoch(now, body.promised, state);
     }
