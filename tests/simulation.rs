@@ -159,3 +159,10 @@ fn fenced_leader_is_powerless() {
     let name = "fenced_leader_is_powerless";
     runs(scenarios_script::fenced_leader_is_powerless, name, 3);
 }
+
+///
+#[test]
+fn an_idle_follower_that_restarts_is_taken_up_again() {
+    let name = "idle_follower_restarts";
+    runs(scenarios::idle_follower_restarts, name, 4);
+}

@@ -260,3 +260,24 @@ pub fn typed_body_flip(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     world.come_to_rest()?;
     Ok(world.finish())
 }
+
+/// A follower loses power while nothing is sent to it and comes back (with its disk, or a blank
+/// one): the leader finds out without an append.
+pub fn idle_follower_restarts(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut world = world(seed, small_blocks(), trace)?;
+    world.wait_for_leader()?;
+    world.run_for(200_000)?;
+    world.clients_active = false;
+    world.wait_for("all lags to reach 0", World::at_rest)?;
+    world.crash_node(FIRST, true);
+    if seed % 2 == 1 {
+        world.nodes[FIRST].disk.lose_everything();
+        world.nodes[FIRST].image = super::image::Image::default();
+        world.checker.memory_lost(FIRST);
+    }
+    world.run_for(1_000)?;
+    world.start_node(FIRST)?;
+    world.wait_for("the follower to be taken up again", World::at_rest)?;
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
