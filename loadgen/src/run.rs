@@ -182,18 +182,7 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
     if !valid(args.warmup) || !valid(args.seconds) || args.seconds == 0.0 {
         return bad("--seconds, --warmup: a time from 0 to 1,000,000 seconds".to_owned());
     }
-    let all = metadata.leaders.len() as u16;
-    let mut shards = args.shards.clone();
-    if shards.is_empty() {
-        shards = (0..all).collect();
-    }
-    shards.sort_unstable();
-    shards.dedup();
-    if let Some(shard) = shards.iter().find(|shard| **shard >= all) {
-        return bad(format!(
-            "--shards {shard}: the cluster has {all}, numbered from 0"
-        ));
-    }
+    let shards = shards(args, metadata)?;
     let connections = args.connections.unwrap_or(16.max(shards.len() as u32));
     if (connections as usize) < shards.len() || connections > 4096 {
         return bad(format!(
@@ -220,6 +209,23 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
         acks: args.acks.clone(),
         disk: args.disk.clone(),
     })
+}
+
+/// The shards named, or all.
+fn shards(args: &RunArgs, metadata: &MetadataOk) -> Result<Vec<u16>, Failure> {
+    let all = metadata.leaders.len() as u16;
+    let mut shards = args.shards.clone();
+    if shards.is_empty() {
+        shards = (0..all).collect();
+    }
+    shards.sort_unstable();
+    shards.dedup();
+    match shards.iter().find(|shard| **shard >= all) {
+        None => Ok(shards),
+        Some(shard) => Err(Failure::BadInput(format!(
+            "--shards {shard}: the cluster has {all}, numbered from 0"
+        ))),
+    }
 }
 
 /// An id that no earlier run on this cluster had: from the clock and the process.

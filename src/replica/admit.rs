@@ -209,13 +209,10 @@ pub fn check_chain(run: &Run, headers: &[BlockHeader], log: &dyn LogView) -> Res
     if known.is_some_and(|(_, crc)| crc != first.prev_header_crc) {
         return Err(Code::Diverged);
     }
-    // Below what recovery scanned a log knows no offsets; the epoch of the block before, which is the
-    // same, vouches for them there.
-    let offset_known = run.first == log.log_start() || run.first == log.log_end();
-    let mut offset = match offset_known || known.is_some() {
-        true => log.end_offset_of(run.first),
-        false => first.base_offset,
-    };
+    // Below what recovery scanned a log knows neither CRCs nor offsets; the epoch of the block
+    // before, which is the same, vouches for them there.
+    let known_offset = log.end_offset_of(run.first);
+    let mut offset = known_offset.unwrap_or(first.base_offset);
     let mut epoch = run.prev_epoch;
     let mut previous_crc = first.prev_header_crc;
     for header in headers {

@@ -403,7 +403,7 @@ frames! {
         epoch: Epoch,
         /// First block that is not durable or not verified.
         durable_end: BlockNo,
-        /// Offset that belongs to it.
+        /// Offset that belongs to it; 0 if the replica does not know it any more.
         durable_offset: Offset,
         /// What it remembers: a lost memory does not count for a majority.
         memory: ReplicaMemory,

@@ -139,8 +139,8 @@ impl Checker {
         self.marks.remove(&node);
     }
 
-    /// A follower said, or its leader believes, that it holds the leader's block `facts` and all before
-    /// it; does it?
+    /// A follower said, or its leader believes, that it holds the leader's block `facts` and all
+    /// before it; does it?
     pub fn matched(&self, node: usize, facts: &BlockFacts, holds: bool) -> Checked {
         ensure(holds, Name::AckedBeforeDurable, || {
             format!(

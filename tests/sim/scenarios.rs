@@ -110,8 +110,8 @@ pub fn stale_suffix(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     Ok(world.finish())
 }
 
-/// The stale suffix becomes durable after the follower has adopted the next epoch, and before it hears
-/// anything more of that epoch's leader.
+/// The stale suffix becomes durable after the follower has adopted the next epoch, and before it
+/// hears anything more of that epoch's leader.
 pub fn stale_suffix_becomes_durable(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut options = small_blocks();
     options.link.rpc_timeout_us = 3_000_000;
@@ -261,8 +261,8 @@ pub fn typed_body_flip(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     Ok(world.finish())
 }
 
-/// A follower loses power while nothing is sent to it and comes back (with its disk, or a blank one): the
-/// leader finds out without an append.
+/// A follower loses power while nothing is sent to it and comes back (with its disk, or a blank
+/// one): the leader finds out without an append.
 pub fn idle_follower_restarts(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut world = world(seed, small_blocks(), trace)?;
     world.wait_for_leader()?;

@@ -1,9 +1,9 @@
 //! Directed runs in which disks are lost: one within the budget, and two at once beyond it.
 //!
-//! With one disk lost nothing that was acknowledged may be gone. With a majority of the disks lost and an
-//! operator who says that the blank ones are new members, the set cannot know what it held; it must then
-//! refuse: the node that still holds the old log keeps every committed block and is never counted as
-//! holding the new one. Read `scenarios.rs` first.
+//! With one disk lost nothing that was acknowledged may be gone. With a majority of the disks lost
+//! and an operator who says that the blank ones are new members, the set cannot know what it held;
+//! it must then refuse: the node that still holds the old log keeps every committed block and is
+//! never counted as holding the new one. Read `scenarios.rs` first.
 
 use super::checker::Checker;
 use super::disk::DiskFault;
@@ -146,8 +146,8 @@ pub fn lower_epochs_are_refused(seed: u64, trace: Traced) -> Result<Report, Verd
     Ok(world.finish())
 }
 
-/// The new set's blocks are of a higher epoch than the old ones: those are committed all the same, and
-/// never cut.
+/// The new set's blocks are of a higher epoch than the old ones: those are committed all the same,
+/// and never cut.
 pub fn committed_blocks_are_not_cut(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut world = world(seed, small_blocks(), trace)?;
     let old = lose_two_of_three(&mut world, 1)?;

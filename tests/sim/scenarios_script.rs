@@ -1,8 +1,8 @@
 //! A directed run in which the world itself plays the leader, frame by frame.
 //!
 //! A single placed leader asks every follower where it is before it says anything else, so some
-//! refusals of a follower are out of reach for whole sets. Here node 0 has no process; the world dials
-//! in its name and sends what it likes. Read `scenarios.rs` first.
+//! refusals of a follower are out of reach for whole sets. Here node 0 has no process; the world
+//! dials in its name and sends what it likes. Read `scenarios.rs` first.
 
 use super::framing;
 use super::network_parts::Outgoing;
@@ -84,8 +84,8 @@ fn block_of(epoch: u32) -> (Replicate, Vec<u8>) {
     (body, bytes)
 }
 
-/// A follower that has promised an epoch takes nothing from a lower one, whoever asks, and goes on in
-/// its own.
+/// A follower that has promised an epoch takes nothing from a lower one, whoever asks, and goes on
+/// in its own.
 pub fn fenced_leader_is_powerless(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut options = small_blocks();
     // Nobody answers the world's frames to keep the connection alive.

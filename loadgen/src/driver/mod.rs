@@ -2,7 +2,7 @@
 //!
 //! Owns the only use of glommio in this program. Sockets are handed in by `exchange.rs`, connected
 //! and greeted, because connecting may block. Everything here runs on one thread and shares a
-//! [`Run`]; nothing here may block it. A batch ends exactly once: acknowledged, refused or unknown,
+//! `Run`; nothing here may block it. A batch ends exactly once: acknowledged, refused or unknown,
 //! and is never sent a second time. Read `lane.rs` next, then `session.rs`.
 
 mod lane;
