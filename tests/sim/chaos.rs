@@ -179,14 +179,19 @@ impl World {
     pub fn lose_disk(&mut self, node: usize) {
         self.report.count("blank_disk", 1);
         self.crash_for_a_while(node, true);
+        self.blank_disk(node);
+        if node == self.options.leader {
+            self.checker.leader_lost_memory();
+        }
+    }
+
+    /// A machine that is down gets a blank disk.
+    pub fn blank_disk(&mut self, node: usize) {
         let at = &mut self.nodes[node];
         at.disk.lose_everything();
         at.before_loss = Some(std::mem::take(&mut at.image));
         at.blank = true;
         self.checker.memory_lost(node);
-        if node == self.options.leader {
-            self.checker.leader_lost_memory();
-        }
     }
 
     /// Finds out, from their disks, which blank nodes were brought up again.
