@@ -234,8 +234,8 @@ pub fn hundred_resets(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     Ok(world.finish())
 }
 
-/// A follower stands still under load for a long time; the others go on, the leader holds no more than
-/// its bound for that link, far less than it took in, and the follower catches up.
+/// A follower stands still under load for a long time; the others go on, the leader holds no more
+/// than its bound for that link, far less than it took in, and the follower catches up.
 pub fn stopped_follower(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut options = busy();
     options.fault_phase_us = 8_000_000;
