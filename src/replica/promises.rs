@@ -185,7 +185,11 @@ impl Follower {
         }
         let pong = Pong {
             promised: state.promise.epoch,
-            durable_end: self.bound(view),
+            // A log that was closed in the middle of a cut vouches for nothing above it.
+            durable_end: match state.failed {
+                true => state.high_watermark,
+                false => self.bound(view),
+            },
             sent_at_us: body.sent_at_us,
         };
         state.send(connection, pong);
