@@ -307,10 +307,14 @@ impl Leader {
             }
             // It does not know what it is taken to have promised or verified: it was restarted.
             // With nothing to send, a data connection that died without a word would never be
-            // missed; an empty frame tells.
-            let idle = link.stage == Stage::Streaming && link.in_flight() == 0;
-            if idle && (body.promised < self.epoch || body.durable_end < link.matched) {
-                link.probe(link.next);
+            // missed; an empty frame tells. While a pause forbids even that, a new connection does.
+            let forgot = body.promised < self.epoch || body.durable_end < link.matched;
+            if forgot && link.stage == Stage::Streaming {
+                if link.peer_pause.is_some() {
+                    self.drop_link(now, index, Code::Replaced, Cause::Lost, state);
+                } else if link.in_flight() == 0 {
+                    link.probe(link.next);
+                }
             }
         }
         self.heard_epoch(now, body.promised, state);
