@@ -5,7 +5,7 @@
 //! calls again with [`Event::Timer`] when [`Shard::poll_timeout`] is due. No callbacks, no clock,
 //! no I/O: time is a parameter, payload bytes stay in the shell's buffers (see `buffers.rs`). Every
 //! decision belongs to a leaf: how bytes become durable to `wal`, who may lead and what may be
-//! admitted to `replica`. Here their outputs are carried to one another: read [`Shard::pump`]
+//! admitted to `replica`. Here their outputs are carried to one another: read `Shard::pump`
 //! first, then `shard/clients.rs` for appends and reads and `shard/links.rs` for runs of blocks.
 
 mod clients;
