@@ -514,7 +514,10 @@ impl Follower {
     pub fn ask_resume(&mut self, state: &mut State, view: &dyn LogView) {
         self.paused = None;
         self.receiver.hold_back(false);
-        if let Some(connection) = self.following {
+        // A leader that only asked for the position was told of the pause as well.
+        let asking = self.data.iter().find(|(_, peer)| state.may_lead(*peer));
+        let asking = asking.map(|(connection, _)| *connection);
+        if let Some(connection) = self.following.or(asking) {
             let limits = self.receiver.limit();
             state.send(connection, Limits { limits });
             let next = view.log_end();
