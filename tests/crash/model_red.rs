@@ -1,8 +1,8 @@
 //! The checker, checked: for each verdict a state that must bring it about.
 //!
-//! The log under test is sound here; the disk, or what the model was told, is tampered with. What the
-//! deliberate faults of the engine bring about is left to `scripts/mutants`. Read `model.rs` for the
-//! checks themselves.
+//! The log under test is sound here; the disk, or what the model was told, is tampered with. What
+//! the deliberate faults of the engine bring about is left to `scripts/mutants`. Read `model.rs`
+//! for the checks themselves.
 
 use crate::images::append_more;
 use crate::maker;

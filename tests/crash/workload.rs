@@ -42,6 +42,16 @@ pub struct Done {
     pub failures: u64,
 }
 
+impl Done {
+    /// Adds what another run did.
+    pub fn add(&mut self, other: &Done) {
+        self.disk.add(&other.disk);
+        self.tally.add(&other.tally);
+        self.cuts += other.cuts;
+        self.failures += other.failures;
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Leader(Epoch),

@@ -77,6 +77,19 @@ pub struct DiskCounts {
 }
 
 impl DiskCounts {
+    /// Adds those of another disk.
+    pub fn add(&mut self, other: &DiskCounts) {
+        self.open += other.open;
+        self.provide += other.provide;
+        self.name += other.name;
+        self.free += other.free;
+        self.write += other.write;
+        self.checkpoint += other.checkpoint;
+        self.read += other.read;
+        self.sync += other.sync;
+        self.faults += other.faults;
+    }
+
     /// Operations that may change what is on the disk.
     pub fn changes(&self) -> u64 {
         self.provide + self.name + self.free + self.write + self.checkpoint
