@@ -113,20 +113,20 @@ fn prepare_node(
     let directory = config.node.data_dir.join("spare");
     let logs = usize::from(config.cluster.shards);
     let spares = Spares::open(&directory, config.log.segment_bytes, logs);
-    let spares = spares.and_then(|spares| {
-        spares.prepare(PREPARE_TIMEOUT)?;
-        Ok(spares)
-    });
     let spares = spares.map_err(|error| {
-        let rule = "the disk must have space for spare segments";
+        let rule = "its spare segments must be readable and writable";
         let value = format!("{} ({error})", directory.display());
         ConfigError::new(
             "node.data_dir",
             value,
             rule,
-            "free space or lower log.segment_bytes",
+            "correct its owner or its disk",
         )
     })?;
+    if let Err(error) = spares.prepare(PREPARE_TIMEOUT) {
+        // A full disk still serves what it holds.
+        tracing::warn!(%error, "no spare segment could be prepared");
+    }
     let cores = config.cores.count;
     Ok(Arc::new(Node {
         fingerprint: config.fingerprint(),

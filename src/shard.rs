@@ -203,7 +203,9 @@ impl Shard {
             high_watermark: self.replica.high_watermark(),
             durable_end: view.durable_end(),
             log_end: view.log_end(),
-            durable_offset: view.end_offset_of(view.durable_end()),
+            durable_offset: view
+                .end_offset_of(view.durable_end())
+                .unwrap_or(self.log.durable_offset()),
             committed_offset: self.committed_offset,
             failed: self.failed.clone(),
             counters: self.counters,

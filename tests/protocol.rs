@@ -188,6 +188,8 @@ fn a_hello_that_does_not_fit_is_refused_with_both_values() {
         node: NodeId(2),
         target: NodeId(1),
         channel: Channel::Control,
+        cores: 1,
+        core: 0,
         fingerprint: 0,
         capabilities: 0,
     };

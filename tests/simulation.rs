@@ -14,7 +14,7 @@ mod network_checks;
 
 use sim::report::Report;
 use sim::runs::{Script, complain, run, swarm};
-use sim::scenarios;
+use sim::{scenarios, scenarios_loss, scenarios_script};
 
 /// Seeds of a default run.
 const SEEDS: u64 = 300;
@@ -74,7 +74,45 @@ fn a_run_is_a_function_of_its_seed() {
 
 #[test]
 fn ack_never_passes_verified_end() {
+    let name = "stale_suffix_becomes_durable";
+    runs(scenarios::stale_suffix_becomes_durable, name, 5);
+}
+
+#[test]
+fn commit_never_passes_verified_end() {
     runs(scenarios::stale_suffix, "stale_suffix", 10);
+}
+
+///
+#[test]
+fn blank_disk_does_not_vote() {
+    let name = "blank_disk_does_not_vote";
+    runs(scenarios_loss::blank_disk_does_not_vote, name, 3);
+}
+
+///
+#[test]
+fn blank_leader_copies_first() {
+    let name = "blank_leader_copies_first";
+    runs(scenarios_loss::blank_leader_copies_first, name, 3);
+}
+
+#[test]
+fn same_epoch_other_bytes_is_diverged() {
+    let name = "same_epoch_other_bytes";
+    runs(scenarios_loss::same_epoch_other_bytes, name, 3);
+}
+
+#[test]
+fn lower_epochs_are_refused() {
+    let name = "lower_epochs_are_refused";
+    runs(scenarios_loss::lower_epochs_are_refused, name, 3);
+}
+
+#[test]
+fn committed_blocks_are_not_cut() {
+    let name = "committed_blocks_are_not_cut";
+    runs(scenarios_loss::committed_blocks_are_not_cut, name, 3);
 }
 
 #[test]
@@ -114,4 +152,17 @@ fn a_stopped_follower_costs_its_bound_and_catches_up() {
 #[test]
 fn typed_body_flip_closes_connection() {
     runs(scenarios::typed_body_flip, "typed_body_flip", 5);
+}
+
+#[test]
+fn fenced_leader_is_powerless() {
+    let name = "fenced_leader_is_powerless";
+    runs(scenarios_script::fenced_leader_is_powerless, name, 3);
+}
+
+///
+#[test]
+fn an_idle_follower_that_restarts_is_taken_up_again() {
+    let name = "idle_follower_restarts";
+    runs(scenarios::idle_follower_restarts, name, 4);
 }

@@ -31,7 +31,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Write to a cluster, measure, and keep a ledger of every batch
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Prove from the files of stopped nodes that a ledger's acked records are there
     Verify(VerifyArgs),
     /// Damage a copy of a node's directory, to see that verify notices

@@ -69,6 +69,10 @@ pub struct RunArgs {
     /// Where to write the report
     #[arg(long)]
     pub json: Option<PathBuf>,
+    /// Where to write ten times a second what was acked so far: a line of the time (milliseconds
+    /// since 1970) and the records of each shard
+    #[arg(long)]
+    pub acks: Option<PathBuf>,
     /// Seed of the payloads' texts
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -95,8 +99,13 @@ pub fn run(args: &RunArgs) -> Result<bool, Failure> {
         .map_err(|error| Failure::Failed(format!("no node answers: {error}")))?;
     let plan = plan(args, &metadata)?;
     // Before the load: a place that cannot be written is a bad flag, not a lost run.
-    std::fs::File::create(&args.ledger)
-        .map_err(|error| Failure::BadInput(format!("{}: {error}", args.ledger.display())))?;
+    for path in [Some(&args.ledger), args.acks.as_ref()]
+        .into_iter()
+        .flatten()
+    {
+        std::fs::File::create(path)
+            .map_err(|error| Failure::BadInput(format!("{}: {error}", path.display())))?;
+    }
     let before = processes(args)?;
     catch_signals();
     let outcome = driver::drive(plan.clone()).map_err(Failure::failed)?;
@@ -173,18 +182,7 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
     if !valid(args.warmup) || !valid(args.seconds) || args.seconds == 0.0 {
         return bad("--seconds, --warmup: a time from 0 to 1,000,000 seconds".to_owned());
     }
-    let all = metadata.leaders.len() as u16;
-    let mut shards = args.shards.clone();
-    if shards.is_empty() {
-        shards = (0..all).collect();
-    }
-    shards.sort_unstable();
-    shards.dedup();
-    if let Some(shard) = shards.iter().find(|shard| **shard >= all) {
-        return bad(format!(
-            "--shards {shard}: the cluster has {all}, numbered from 0"
-        ));
-    }
+    let shards = shards(args, metadata)?;
     let connections = args.connections.unwrap_or(16.max(shards.len() as u32));
     if (connections as usize) < shards.len() || connections > 4096 {
         return bad(format!(
@@ -208,8 +206,26 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
         seed: args.seed,
         run: new_run(),
         cpu: args.cpu,
+        acks: args.acks.clone(),
         disk: args.disk.clone(),
     })
+}
+
+/// The shards named, or all.
+fn shards(args: &RunArgs, metadata: &MetadataOk) -> Result<Vec<u16>, Failure> {
+    let all = metadata.leaders.len() as u16;
+    let mut shards = args.shards.clone();
+    if shards.is_empty() {
+        shards = (0..all).collect();
+    }
+    shards.sort_unstable();
+    shards.dedup();
+    match shards.iter().find(|shard| **shard >= all) {
+        None => Ok(shards),
+        Some(shard) => Err(Failure::BadInput(format!(
+            "--shards {shard}: the cluster has {all}, numbered from 0"
+        ))),
+    }
 }
 
 /// An id that no earlier run on this cluster had: from the clock and the process.

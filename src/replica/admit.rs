@@ -209,8 +209,11 @@ pub fn check_chain(run: &Run, headers: &[BlockHeader], log: &dyn LogView) -> Res
     if known.is_some_and(|(_, crc)| crc != first.prev_header_crc) {
         return Err(Code::Diverged);
     }
+    // Below what recovery scanned a log knows neither CRCs nor offsets; the epoch of the block
+    // before, which is the same, vouches for them there.
+    let known_offset = log.end_offset_of(run.first);
+    let mut offset = known_offset.unwrap_or(first.base_offset);
     let mut epoch = run.prev_epoch;
-    let mut offset = log.end_offset_of(run.first);
     let mut previous_crc = first.prev_header_crc;
     for header in headers {
         let chained = header.prev_header_crc == previous_crc

@@ -324,7 +324,7 @@ impl LogView for Trimmed {
             .first_of_epoch(epoch)
             .map(|first| first.max(BlockNo(2)))
     }
-    fn end_offset_of(&self, end: BlockNo) -> Offset {
+    fn end_offset_of(&self, end: BlockNo) -> Option<Offset> {
         self.0.end_offset_of(end)
     }
 }

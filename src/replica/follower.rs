@@ -486,7 +486,7 @@ impl Follower {
         let ack = ReplicateOk {
             epoch: self.epoch,
             durable_end,
-            durable_offset: view.end_offset_of(durable_end),
+            durable_offset: view.end_offset_of(durable_end).unwrap_or_default(),
             memory: state.promise.memory,
             limits: self.receiver.limit(),
         };

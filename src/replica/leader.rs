@@ -300,9 +300,18 @@ impl Leader {
     }
 
     fn on_pong(&mut self, now: Time, index: usize, body: &Pong, state: &mut State) {
-        if body.promised == self.epoch && self.is_open() {
-            let link = &mut self.links[index];
-            link.confirmed_at = link.confirmed_at.max(Time(body.sent_at_us));
+        let link = &mut self.links[index];
+        if self.phase == Phase::Open && body.promised <= self.epoch {
+            if body.promised == self.epoch {
+                link.confirmed_at = link.confirmed_at.max(Time(body.sent_at_us));
+            }
+            // It does not know what it is taken to have promised or verified: it was restarted.
+            // With nothing to send, a data connection that died without a word would never be
+            // missed; an empty frame tells.
+            let idle = link.stage == Stage::Streaming && link.in_flight() == 0;
+            if idle && (body.promised < self.epoch || body.durable_end < link.matched) {
+                link.probe(link.next);
+            }
         }
         self.heard_epoch(now, body.promised, state);
     }

@@ -178,8 +178,11 @@ impl Leader {
     pub(super) fn views(&self, now: Time, view: &dyn LogView) -> Vec<LinkView> {
         let records = |from: BlockNo| {
             let from = from.clamp(view.log_start(), view.log_end());
-            let behind = view.end_offset_of(view.log_end()).0;
-            behind.saturating_sub(view.end_offset_of(from).0)
+            let end = view.end_offset_of(view.log_end()).unwrap_or_default();
+            // For an old position the lag is told as if the follower held nothing.
+            let reached = view.end_offset_of(from);
+            let reached = reached.or_else(|| view.end_offset_of(view.log_start()));
+            end.0.saturating_sub(reached.unwrap_or_default().0)
         };
         let of = |link: &Link| {
             let skip = link.matched.0.saturating_sub(self.sealed_first.0) as usize;

@@ -99,8 +99,8 @@ impl LogView for TestLog {
         let first = self.blocks.iter().find(|header| header.epoch == epoch);
         first.map(|header| header.block)
     }
-    fn end_offset_of(&self, end: BlockNo) -> Offset {
+    fn end_offset_of(&self, end: BlockNo) -> Option<Offset> {
         let last = end.previous().map(|last| &self.blocks[last.0 as usize]);
-        last.map_or(Offset(0), |last| last.end_offset)
+        Some(last.map_or(Offset(0), |last| last.end_offset))
     }
 }

@@ -28,8 +28,9 @@ pub trait LogView {
     /// First block that was written in `epoch` and is kept; none if there is none.
     fn first_of_epoch(&self, epoch: Epoch) -> Option<BlockNo>;
 
-    /// Offset behind the last record of the blocks below `end`. `end` lies within the log.
-    fn end_offset_of(&self, end: BlockNo) -> Offset;
+    /// Offset behind the last record of the blocks below `end`, which lies within the log; none if
+    /// the block before it is no longer remembered. Always known for the log end.
+    fn end_offset_of(&self, end: BlockNo) -> Option<Offset>;
 
     /// Epoch of the last block; 0 if there never was one.
     fn last_epoch(&self) -> Epoch {

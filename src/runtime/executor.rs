@@ -156,7 +156,9 @@ fn start_tasks(core: &Rc<Core>, eventfd: OwnedFd) {
     glommio::spawn_local(dial::dial_for_shards(core.clone())).detach();
     let config = &core.node.config;
     let peers = config.cluster.members().into_iter();
-    for node in peers.filter(|node| *node != config.node.id) {
+    // One connection a pair: two would each be the newest to one side, and heartbeats would pass
+    // each other.
+    for node in peers.filter(|node| *node > config.node.id) {
         let known_cores = Rc::new(Cell::new(1));
         glommio::spawn_local(dial::control(core.clone(), node, 0, known_cores)).detach();
     }

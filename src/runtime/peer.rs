@@ -1,9 +1,10 @@
 //! Connections between nodes: the Hello in both directions, then frames to the shards.
 //!
 //! A data connection belongs to one log and is dialed when its shard asks. A control connection
-//! belongs to one core here and one core there and carries every log that both own; each node dials
-//! one to every other and dials again with backoff. A Hello that names another protocol, cluster,
-//! node or other cluster facts is refused with both values. Read `dial.rs` for the dialing side.
+//! belongs to one core here and one core there and carries every log that both own; of two nodes
+//! the one with the lower id dials it, and dials again with backoff. A Hello that names another
+//! protocol, cluster, node or other cluster facts is refused with both values. Read `dial.rs` for
+//! the dialing side.
 
 use super::client::port_of;
 use super::connection::{Connection, Kind};
@@ -11,7 +12,7 @@ use super::driver::Core;
 use super::reader::{Incoming, ReadError, Reader};
 use crate::limits;
 use crate::shard::Event;
-use crate::types::{LogId, NodeId, ShardId};
+use crate::types::{BufferId, LogId, NodeId, ShardId};
 use crate::wire::body::{Body, Channel, Hello, HelloOk, PROTOCOL};
 use crate::wire::code::Code;
 use std::rc::Rc;
@@ -47,11 +48,9 @@ pub(super) async fn serve_accepted(
         capabilities: 0,
     };
     connection.send_body(answer, 0, log);
-    let logs = match (hello.channel, config.cores.count) {
-        (Channel::Data, _) => vec![core.local(log).expect("checked above")],
-        (Channel::Control, 1) => (0..core.logs().len()).collect(),
-        // Which logs it carries depends on the peer's cores: each is told at its first frame.
-        (Channel::Control, _) => Vec::new(),
+    let logs = match hello.channel {
+        Channel::Data => vec![core.local(log).expect("checked above")],
+        Channel::Control => shared_logs(core, hello.cores.into(), hello.core.into()),
     };
     let (node, channel) = (hello.node, hello.channel);
     serve(core, connection, reader, (node, channel, false), logs).await
@@ -93,7 +92,7 @@ fn check(core: &Core, hello: &Hello, log: LogId) -> Result<(), (Code, [u64; 2])>
 
 /// The logs of this core that a control connection to one core of a node with `cores` carries.
 pub(super) fn shared_logs(core: &Core, cores: usize, peer_core: usize) -> Vec<usize> {
-    let owned = |log: &LogId| usize::from(log.shard.0) % cores == peer_core;
+    let owned = |log: &LogId| usize::from(log.shard.0) % cores.max(1) == peer_core;
     let logs = core.logs().iter().enumerate();
     logs.filter(|(_, log)| owned(log))
         .map(|(index, _)| index)
@@ -206,12 +205,15 @@ async fn handle(
         }
     };
     if connection.is_ending() {
-        if let Some((buffer, _)) = payload {
-            core.pool.borrow_mut().release(buffer);
-        }
+        drop_payload(core, payload);
         return Ok(false);
     }
-    introduce(core, connection, local);
+    if !connection.known_to.borrow().contains(&local) {
+        // Not one of the logs that this connection carries.
+        drop_payload(core, payload);
+        connection.refuse(Code::UnknownLog, [0, 0], header.correlation, log);
+        return Ok(true);
+    }
     let event = Event::Frame {
         connection: connection.id,
         body,
@@ -219,6 +221,12 @@ async fn handle(
     };
     core.deliver(local, event);
     Ok(true)
+}
+
+fn drop_payload(core: &Core, payload: Option<(BufferId, usize)>) {
+    if let Some((buffer, _)) = payload {
+        core.pool.borrow_mut().release(buffer);
+    }
 }
 
 /// Count and padded bytes of the run of blocks that a frame carries.
@@ -236,7 +244,7 @@ async fn read_run(
     reader: &mut Reader,
     (count, room): (u32, usize),
     payload: usize,
-) -> Result<Option<(crate::types::BufferId, usize)>, ReadError> {
+) -> Result<Option<(BufferId, usize)>, ReadError> {
     let whole = room > 0 && room.is_multiple_of(limits::DISK_ALIGNMENT);
     if !whole || room > limits::MAX_BUFFER_BYTES || count == 0 {
         core.node
@@ -268,7 +276,9 @@ fn may_send(connection: &Connection, body: &Body) -> bool {
         return false;
     };
     match (channel, body) {
-        (Channel::Control, Body::Ping(_) | Body::Pong(_)) => true,
+        // Both sides of a control connection may lead logs. Without one, heartbeats take the data
+        // connection.
+        (_, Body::Ping(_) | Body::Pong(_)) => true,
         (Channel::Data, Body::Where(_) | Body::Replicate(_) | Body::Fetch(_)) => !dialed,
         (
             Channel::Data,
@@ -293,6 +303,8 @@ pub(super) fn hello(core: &Core, target: NodeId, channel: Channel) -> Hello {
         node: config.node.id,
         target,
         channel,
+        cores: config.cores.count as u16,
+        core: core.index as u16,
         fingerprint: core.node.fingerprint,
         capabilities: 0,
     }

@@ -99,6 +99,7 @@ impl Spares {
 
     /// The zeroing thread: never returns.
     pub(super) fn keep_full(&self) -> ! {
+        let mut failing = false;
         loop {
             {
                 let mut state = self.state();
@@ -111,9 +112,15 @@ impl Spares {
                 let now = self.log_bytes.load(Ordering::Relaxed);
                 seen.swap(now, Ordering::Relaxed) != now
             };
-            if let Err(error) = self.make_one(&busy) {
-                tracing::warn!(%error, "no spare segment could be prepared; trying again");
-                std::thread::sleep(PAUSE_AFTER_ERROR);
+            match self.make_one(&busy) {
+                Ok(()) => failing = false,
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(%error, "no spare segment can be prepared; trying on");
+                    }
+                    failing = true;
+                    std::thread::sleep(PAUSE_AFTER_ERROR);
+                }
             }
         }
     }

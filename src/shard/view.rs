@@ -70,8 +70,13 @@ impl LogView for View<'_> {
         if block.next() == start.block {
             return Some((start.prev_epoch, start.prev_crc));
         }
-        self.held_in_log(block)
-            .map(|held| (held.epoch, held.header_crc))
+        if let Some(held) = self.held_in_log(block) {
+            return Some((held.epoch, held.header_crc));
+        }
+        // The last block is known even if recovery did not read it again.
+        let last = self.is_kept(block) && block.next() == self.log.log_end();
+        let epoch = self.log.epoch_of(block).filter(|_| last)?;
+        Some((epoch, self.log.last_crc()))
     }
 
     fn epoch_of(&self, block: BlockNo) -> Option<Epoch> {
@@ -90,9 +95,9 @@ impl LogView for View<'_> {
         in_log.or_else(|| in_stash().map(|header| header.block))
     }
 
-    fn end_offset_of(&self, end: BlockNo) -> Offset {
+    fn end_offset_of(&self, end: BlockNo) -> Option<Offset> {
         let stashed = end.previous().and_then(|last| self.stashed(last));
-        let held = || self.log.end_offset_of(end).unwrap_or_default();
-        stashed.map_or_else(held, |header| header.end_offset)
+        let held = || self.log.end_offset_of(end);
+        stashed.map(|header| header.end_offset).or_else(held)
     }
 }

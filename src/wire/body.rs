@@ -325,6 +325,11 @@ frames! {
         target: NodeId,
         /// What the connection will carry.
         channel: Channel,
+        /// Cores of the sender.
+        cores: u16,
+        /// The core that dials: a control connection carries the logs that it and the receiving
+        /// core both own.
+        core: u16,
         /// CRC over the cluster facts: shards, limits, node list.
         fingerprint: u32,
         /// Bit set of optional features.
@@ -398,7 +403,7 @@ frames! {
         epoch: Epoch,
         /// First block that is not durable or not verified.
         durable_end: BlockNo,
-        /// Offset that belongs to it.
+        /// Offset that belongs to it; 0 if the replica does not know it any more.
         durable_offset: Offset,
         /// What it remembers: a lost memory does not count for a majority.
         memory: ReplicaMemory,

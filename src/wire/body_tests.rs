@@ -38,6 +38,8 @@ fn node_bodies() -> Vec<Body> {
             node: NODE,
             target: NodeId(C),
             channel: Channel::Control,
+            cores: 0x0304,
+            core: 0x0506,
             fingerprint: D,
             capabilities: U64,
         }

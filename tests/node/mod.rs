@@ -86,6 +86,11 @@ impl Node {
     pub fn start(config: &Path, address: &str) -> Node {
         let mut command = millrace();
         command.arg("serve").arg("--config").arg(config);
+        Node::spawn(command, address)
+    }
+
+    /// Starts a node by this command and waits until its port is open.
+    pub fn spawn(mut command: Command, address: &str) -> Node {
         let child = command
             .stdin(Stdio::null())
             .spawn()

@@ -12,9 +12,6 @@ use super::options::Fault;
 use super::rng::{Chance, Rng};
 use super::verdict::Checked;
 use super::world::{Task, World};
-use millrace::limits::CHECKPOINT_COPY;
-use millrace::wal::op::FileName;
-use millrace::wire::checkpoint::{self, Memory};
 
 /// The faults' own chance, and whether they go on.
 #[derive(Debug)]
@@ -148,7 +145,10 @@ impl World {
     /// Whether `node` may be damaged: no other one is damaged or down.
     fn budget_allows(&self, node: usize) -> bool {
         let harmed = self.nodes.iter().filter(|other| {
-            other.blank || other.failed_since_us.is_some() || other.process.is_none()
+            other.blank
+                || !other.remembers()
+                || other.failed_since_us.is_some()
+                || other.process.is_none()
         });
         let others = harmed.filter(|other| other.index != node);
         others.count() == 0 && !self.nodes[node].blank
@@ -183,6 +183,7 @@ impl World {
         at.disk.lose_everything();
         at.before_loss = Some(std::mem::take(&mut at.image));
         at.blank = true;
+        self.checker.memory_lost(node);
         if node == self.options.leader {
             self.checker.leader_lost_memory();
         }
@@ -192,15 +193,8 @@ impl World {
     pub fn refresh_blank(&mut self) {
         let committed = self.checker.committed_end();
         for node in &mut self.nodes {
-            let copies = node.disk.durable_content(FileName::Checkpoint);
-            let copies = copies.map(|pages| pages.read(0, 2 * CHECKPOINT_COPY));
-            let whole = copies.is_some_and(|bytes| {
-                let (one, two) = bytes.split_at(CHECKPOINT_COPY);
-                let sound = [checkpoint::read(one), checkpoint::read(two)];
-                let newest = sound.into_iter().flatten().max_by_key(|copy| copy.sequence);
-                newest.is_some_and(|copy| copy.memory == Memory::Whole)
-            });
-            node.blank = node.blank && !(whole && node.image.end() >= committed);
+            let whole = node.remembers() && node.image.end() >= committed;
+            node.blank = node.blank && !whole;
         }
     }
 

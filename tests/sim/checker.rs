@@ -36,6 +36,8 @@ pub struct Holders {
 pub struct Marks {
     /// Number of its process: rises with each restart.
     pub run: u64,
+    /// Epoch that it leads or has promised.
+    pub epoch: u32,
     /// Committed blocks.
     pub high_watermark: u64,
     /// Durable blocks.
@@ -132,6 +134,35 @@ impl Checker {
         self.refused.insert(id);
     }
 
+    /// A node's disk was replaced by a blank one: it knows nothing of what it said.
+    pub fn memory_lost(&mut self, node: usize) {
+        self.marks.remove(&node);
+    }
+
+    /// A follower said, or its leader believes, that it holds the leader's block `facts` and all
+    /// before it; does it?
+    pub fn matched(&self, node: usize, facts: &BlockFacts, holds: bool) -> Checked {
+        ensure(holds, Name::AckedBeforeDurable, || {
+            format!(
+                "node {node} counts as holding block {} of epoch {}, it does not",
+                facts.block, facts.epoch
+            )
+        })
+    }
+
+    /// The highest epoch that a node has promised or led, as far as it was seen.
+    pub fn epoch_of(&self, node: usize) -> u32 {
+        self.marks.get(&node).map_or(0, |marks| marks.epoch)
+    }
+
+    /// A node speaks in an epoch: not in one below what it has promised.
+    pub fn epoch_said(&self, node: usize, epoch: u32) -> Checked {
+        let promised = self.epoch_of(node);
+        ensure(epoch >= promised, Name::WatermarkWentBack, || {
+            format!("node {node} acknowledges in epoch {epoch} and has promised {promised}")
+        })
+    }
+
     /// The leader's disk was replaced by a blank one.
     pub fn leader_lost_memory(&mut self) {
         self.memory_losses += 1;
@@ -201,7 +232,17 @@ impl Checker {
                 )
             });
         }
-        assert_eq!(facts.block, self.committed_end(), "told in order");
+        ensure(
+            facts.block == self.committed_end(),
+            Name::WatermarkWentBack,
+            || {
+                format!(
+                    "node {node} counts block {} as committed, the last one known is below {}",
+                    facts.block,
+                    self.committed_end()
+                )
+            },
+        )?;
         ensure(nodes >= self.majority, Name::WatermarkWentBack, || {
             format!(
                 "node {node} counts block {} as committed, {nodes} disk(s) hold it",
@@ -237,6 +278,10 @@ impl Checker {
             Name::AckedBeforeDurable,
             || format!("node {node}: {marks:?}, its disk holds blocks up to {disk_end}"),
         )?;
+        let promised = before.map_or(0, |before| before.epoch);
+        ensure(marks.epoch >= promised, name, || {
+            format!("node {node}: epoch {promised} -> {}", marks.epoch)
+        })?;
         let Some(before) = before.filter(|before| before.run == marks.run) else {
             return ensure(marks.durable_end == disk_end, name, || {
                 format!("node {node} recovered {marks:?} where its disk has all to {disk_end}")

@@ -243,6 +243,9 @@ fn early_answers_are_found() {
     let leader = history().append_acked(id(2), ack(Level::Leader, 2), not_leader);
     expect(Name::AckedBeforeDurable, leader);
 
+    checker.matched(1, &block(0, 0), true).expect("sound");
+    let matched = checker.matched(1, &block(0, 0), false);
+    expect(Name::AckedBeforeDurable, matched);
     checker.position_said(1, 3, 3).expect("sound");
     expect(Name::AckedBeforeDurable, checker.position_said(1, 4, 3));
 }
@@ -252,6 +255,7 @@ fn early_answers_are_found() {
 fn watermarks_that_go_back_are_found() {
     let sound = Marks {
         run: 1,
+        epoch: 3,
         high_watermark: 2,
         durable_end: 4,
         log_end: 5,
@@ -284,6 +288,12 @@ fn watermarks_that_go_back_are_found() {
         ..sound
     };
     expect(name, seen(lower, 4));
+    let mut promised = Checker::new(3);
+    promised.marks_seen(0, sound, 4).expect("sound");
+    promised.epoch_said(0, 3).expect("sound");
+    expect(name, promised.epoch_said(0, 2));
+    let unfenced = Marks { epoch: 2, ..sound };
+    expect(name, seen(unfenced, 4));
     let above = Marks {
         high_watermark: 5,
         ..sound
@@ -291,6 +301,7 @@ fn watermarks_that_go_back_are_found() {
     expect(name, seen(above, 5));
     let recovered_less = Marks {
         run: 2,
+        epoch: 3,
         high_watermark: 0,
         durable_end: 3,
         log_end: 3,
@@ -302,6 +313,7 @@ fn watermarks_that_go_back_are_found() {
 
     let mut checker = Checker::new(3);
     expect(name, checker.committed_seen(0, &block(0, 0), 1));
+    expect(name, checker.committed_seen(0, &block(1, 1), 3));
 }
 
 ///

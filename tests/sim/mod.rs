@@ -26,6 +26,8 @@ pub mod rest;
 pub mod rng;
 pub mod runs;
 pub mod scenarios;
+pub mod scenarios_loss;
+pub mod scenarios_script;
 pub mod trace;
 pub mod verdict;
 pub mod world;

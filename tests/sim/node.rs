@@ -12,9 +12,11 @@ use super::facts::BlockFacts;
 use super::image::Image;
 use super::options::Options;
 use super::rng::Rng;
+use millrace::limits::CHECKPOINT_COPY;
 use millrace::shard::{Event, Shard, ShardConfig};
 use millrace::types::{ConnectionId, FileId, LogId, NodeId, OriginId, ShardId, Time};
 use millrace::wal::op::{DiskOp, FileName};
+use millrace::wire::checkpoint::{self, Memory};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The log of every run.
@@ -158,6 +160,16 @@ impl Node {
     pub fn holds(&self, facts: &BlockFacts) -> bool {
         let before = self.before_loss.as_ref();
         self.image.holds(facts) || before.is_some_and(|image| image.holds(facts))
+    }
+
+    /// Whether its disk holds a checkpoint that says that nothing was forgotten.
+    pub fn remembers(&self) -> bool {
+        let pages = self.disk.durable_content(FileName::Checkpoint);
+        let bytes = pages.expect("always there").read(0, 2 * CHECKPOINT_COPY);
+        let (one, two) = bytes.split_at(CHECKPOINT_COPY);
+        let sound = [checkpoint::read(one), checkpoint::read(two)];
+        let newest = sound.into_iter().flatten().max_by_key(|copy| copy.sequence);
+        newest.is_some_and(|copy| copy.memory == Memory::Whole)
     }
 
     /// Starts a process on what the disk holds.

@@ -43,6 +43,7 @@ impl World {
         self.clients_active = false;
         self.options.network.spike = Chance::NEVER;
         self.options.disk.slow = Chance::NEVER;
+        self.options.disk.latency_us = (20, 80);
         self.net.options = self.options.network.clone();
         self.net.heal(self.now_us);
         for node in 0..self.nodes.len() {

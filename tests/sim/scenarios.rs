@@ -17,14 +17,18 @@ use millrace::wire::body::Channel;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-type Traced = Rc<RefCell<Trace>>;
+/// The trace of a run.
+pub type Traced = Rc<RefCell<Trace>>;
 
-const LEADER: usize = 0;
-const FIRST: usize = 1;
-const SECOND: usize = 2;
+/// The placed leader.
+pub const LEADER: usize = 0;
+/// A follower.
+pub const FIRST: usize = 1;
+/// The other one.
+pub const SECOND: usize = 2;
 
 /// A started world with these options.
-fn world(seed: u64, options: Options, trace: Traced) -> Result<World, Verdict> {
+pub fn world(seed: u64, options: Options, trace: Traced) -> Result<World, Verdict> {
     trace
         .borrow_mut()
         .note(0, format_args!("seed {seed}: {options:?}"));
@@ -47,11 +51,17 @@ impl World {
         })
     }
 
-    fn cut_off(&mut self, node: usize, blocked: bool) {
+    /// Lets nothing, or everything again, go between a node and all others.
+    pub fn cut_off(&mut self, node: usize, blocked: bool) {
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
-            self.net.set_blocked(self.now_us, node, other, blocked);
-            self.net.set_blocked(self.now_us, other, node, blocked);
+            self.block_both(node, other, blocked);
         }
+    }
+
+    /// The same between two nodes.
+    pub fn block_both(&mut self, one: usize, other: usize, blocked: bool) {
+        self.net.set_blocked(self.now_us, one, other, blocked);
+        self.net.set_blocked(self.now_us, other, one, blocked);
     }
 
     /// Every operation of this disk takes so long from now on.
@@ -82,8 +92,7 @@ fn leave_stale_suffix(world: &mut World, second_write_us: u64) -> Checked {
     world.cut_off(SECOND, true);
     world.crash_node(LEADER, true);
     world.sound_disk(LEADER);
-    world.net.set_blocked(world.now_us, LEADER, FIRST, false);
-    world.net.set_blocked(world.now_us, FIRST, LEADER, false);
+    world.block_both(LEADER, FIRST, false);
     world.start_node(LEADER)?;
     world.wait_for_leader()?;
     world.clients_active = true;
@@ -97,6 +106,27 @@ pub fn stale_suffix(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     leave_stale_suffix(&mut world, 0)?;
     world.cut_off(SECOND, false);
     world.run_for(500_000)?;
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
+
+/// The stale suffix becomes durable after the follower has adopted the next epoch, and before it
+/// hears anything more of that epoch's leader.
+pub fn stale_suffix_becomes_durable(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut options = small_blocks();
+    options.link.rpc_timeout_us = 3_000_000;
+    let mut world = world(seed, options, trace)?;
+    leave_stale_suffix(&mut world, 1_200_000)?;
+    world.sound_disk(SECOND);
+    world.cut_off(FIRST, true);
+    world.block_both(LEADER, SECOND, false);
+    let epoch = world.observe(LEADER)?.epoch;
+    let until_us = world.now_us + 400_000;
+    while world.now_us < until_us && world.observe(SECOND)?.epoch != epoch {
+        world.run_for(5)?;
+    }
+    world.net.set_blocked(world.now_us, LEADER, SECOND, true);
+    world.run_for(2_000_000)?;
     world.come_to_rest()?;
     Ok(world.finish())
 }
@@ -127,9 +157,10 @@ pub fn power_loss_in_a_cut(seed: u64, trace: Traced) -> Result<Report, Verdict> 
     Ok(world.finish())
 }
 
-fn small_blocks() -> Options {
+/// Blocks of few records, files that roll often, busy clients.
+pub fn small_blocks() -> Options {
     let mut options = Options::quiet(3);
-    options.max_block_records = 4;
+    options.max_block_records = 6;
     options.client_every_us = 3_000;
     options.disk.segment_bytes = 64 << 10;
     options
@@ -161,6 +192,9 @@ fn run_faults(seed: u64, options: Options, trace: Traced) -> Result<Report, Verd
 pub fn damaged_payloads(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut options = small_blocks();
     options.network.payload_flip = Chance::percent(15);
+    // Room enough that leaks show as leaks, not as a link that stands still.
+    options.link.initial_credit_bytes = 16 << 20;
+    options.link.initial_credit = 1 << 20;
     let mut world = world(seed, options, trace)?;
     world.run_until(1_500_000)?;
     world.options.network.payload_flip = Chance::NEVER;
@@ -223,6 +257,27 @@ pub fn typed_body_flip(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     ensure(world.net.counts.head_flips == 1, Name::Stuck, || {
         "no frame was flipped".to_owned()
     })?;
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
+
+/// A follower loses power while nothing is sent to it and comes back (with its disk, or a blank
+/// one): the leader finds out without an append.
+pub fn idle_follower_restarts(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut world = world(seed, small_blocks(), trace)?;
+    world.wait_for_leader()?;
+    world.run_for(200_000)?;
+    world.clients_active = false;
+    world.wait_for("all lags to reach 0", World::at_rest)?;
+    world.crash_node(FIRST, true);
+    if seed % 2 == 1 {
+        world.nodes[FIRST].disk.lose_everything();
+        world.nodes[FIRST].image = super::image::Image::default();
+        world.checker.memory_lost(FIRST);
+    }
+    world.run_for(1_000)?;
+    world.start_node(FIRST)?;
+    world.wait_for("the follower to be taken up again", World::at_rest)?;
     world.come_to_rest()?;
     Ok(world.finish())
 }

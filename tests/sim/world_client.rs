@@ -26,6 +26,10 @@ impl World {
         let next = self.clients[client].rng.between(1, 2 * every);
         self.after(next, Task::Client(client));
         self.none_overdue(client)?;
+        let session = self.clients[client].session;
+        if session.is_some_and(|session| !self.runs(session.node, session.run)) {
+            self.forget_session(client);
+        }
         if !self.clients_active {
             return Ok(());
         }
@@ -51,11 +55,8 @@ impl World {
 
     /// Whether the client has a connection with a live process, or now has one with `node`.
     pub fn connect(&mut self, client: usize, node: usize) -> bool {
-        if let Some(session) = self.clients[client].session {
-            if self.runs(session.node, session.run) {
-                return true;
-            }
-            self.forget_session(client);
+        if self.clients[client].session.is_some() {
+            return true;
         }
         if self.nodes[node].process.is_none() {
             return false;

@@ -14,11 +14,11 @@ use super::verdict::{Checked, Name, Verdict, ensure};
 use super::world::{Task, World};
 use millrace::buffers::Buffers as _;
 use millrace::limits::FRAME_HEADER;
-use millrace::shard::status::{Role, ShardStatus};
+use millrace::shard::status::{LinkStatus, LinkView, Role, ShardStatus};
 use millrace::shard::{Action, Event, Part};
 use millrace::types::{BufferId, ConnectionId, Ticket};
 use millrace::wal::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileName};
-use millrace::wire::body::{self, Body};
+use millrace::wire::body::{self, Body, ReplicateOk};
 use millrace::wire::code::Code;
 
 /// Actions after one event; more means that the shard never ends.
@@ -162,13 +162,32 @@ impl World {
     /// What a replica says it holds, against its disk.
     fn check_said(&self, node: usize, body: &Body) -> Checked {
         let said = match body {
-            Body::ReplicateOk(ok) => ok.durable_end,
+            Body::ReplicateOk(ok) => {
+                self.checker.epoch_said(node, ok.epoch.0)?;
+                self.check_acked(node, ok)?;
+                ok.durable_end
+            }
             Body::Pong(pong) => pong.durable_end,
             Body::Position(position) => position.durable_end,
             _ => return Ok(()),
         };
         let disk_end = self.nodes[node].image.end();
         self.checker.position_said(node, said.0, disk_end)
+    }
+
+    /// What a follower acknowledges is what the leader of that epoch has there.
+    fn check_acked(&self, node: usize, ok: &ReplicateOk) -> Checked {
+        let leader = self.options.leader;
+        if self.checker.epoch_of(leader) != ok.epoch.0 {
+            return Ok(());
+        }
+        let theirs = &self.nodes[leader].image;
+        let end = ok.durable_end.0.min(theirs.end());
+        let Some(last) = end.checked_sub(1).and_then(|last| theirs.chained(last)) else {
+            return Ok(());
+        };
+        let holds = self.nodes[node].image.holds(last);
+        self.checker.matched(node, last, holds)
     }
 
     /// A frame with parts has left, or was dropped.
@@ -315,11 +334,16 @@ impl World {
         memory_held(node, held, bound, "in the middle of a run")?;
         match status.role {
             Role::Recovering => return Ok(status),
-            Role::Failed => self.restart_failed(node),
+            Role::Failed => {
+                // A closed log acknowledges nothing; what it says of itself binds nobody.
+                self.restart_failed(node);
+                return Ok(status);
+            }
             Role::Opening | Role::Leader | Role::Follower => {}
         }
         let marks = Marks {
             run: self.nodes[node].run,
+            epoch: status.epoch.0,
             high_watermark: status.high_watermark.0,
             durable_end: status.durable_end.0,
             log_end: status.log_end.0,
@@ -333,7 +357,24 @@ impl World {
         }
         let told = &mut self.process(node).told_committed;
         *told = marks.high_watermark.max(*told);
+        self.check_matched(node, &status)?;
         Ok(status)
+    }
+
+    /// What a leader counts as held by its followers, against their disks.
+    fn check_matched(&self, node: usize, status: &ShardStatus) -> Checked {
+        let mine = &self.nodes[node].image;
+        let live = |link: &&LinkView| link.status != LinkStatus::Disconnected;
+        for link in status.links.iter().filter(live) {
+            let end = link.matched.0.min(mine.end());
+            let Some(last) = end.checked_sub(1).and_then(|last| mine.chained(last)) else {
+                continue;
+            };
+            let peer = node_index(link.peer);
+            self.checker
+                .matched(peer, last, self.nodes[peer].holds(last))?;
+        }
+        Ok(())
     }
 
     fn tell_committed(&mut self, node: usize, block: u64) -> Checked {

@@ -1,9 +1,10 @@
 //! One lane: one connection at a time to the leader of one shard, and the batches it sends there.
 //!
 //! It connects, sends by its timetable, and connects again when the connection ends or the node
-//! says that it is the wrong place. A batch is never sent twice. A producer ends with its first
-//! batch that is not acknowledged: what follows comes from a new one, whose count starts at 0
-//! without a gap. Read `session.rs` next.
+//! says that it is the wrong place. A node that just came back may not be ready yet: a lane then
+//! knocks with one batch at a time, ever more rarely, until one is acknowledged. A batch is never
+//! sent twice. A producer ends with its first batch that is not acknowledged: what follows comes
+//! from a new one, whose count starts at 0 without a gap. Read `session.rs` next.
 
 use std::io;
 use std::rc::Rc;
@@ -26,8 +27,9 @@ const OUT_BYTES: usize = 256 << 10;
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(10);
 const BACKOFF_LAST: Duration = Duration::from_secs(1);
-/// After a refusal that asks for patience.
+/// After the first refusal that asks for patience; twice as long after each further one.
 const LATER: Duration = Duration::from_millis(10);
+const LATER_DOUBLINGS: u32 = 4;
 
 pub(super) async fn run(run: Rc<Run>, index: u32) {
     let mut lane = Lane::new(run.clone(), index);
@@ -64,6 +66,8 @@ struct Lane {
     out: Vec<u8>,
     /// The timetable ends within the run.
     finished: bool,
+    /// Batches sent one at a time since the last ack; 0 while all is well.
+    knocks: u32,
 }
 
 /// Why a round of gathering ended.
@@ -92,6 +96,7 @@ impl Lane {
             next: 0,
             out: Vec::with_capacity(OUT_BYTES),
             finished: false,
+            knocks: 0,
             run,
         };
         lane.new_producer();
@@ -138,6 +143,7 @@ impl Lane {
         reader.await.expect("a reader is never cancelled");
         session.close().await;
         self.run.sessions.borrow_mut().remove(&self.index);
+        self.knocks = self.knocks.max(1);
         if session.take_gap() {
             self.new_producer();
         }
@@ -146,12 +152,17 @@ impl Lane {
 
     /// Waits for room and for the timetable, then sends what is due.
     async fn send_some(&mut self, session: &Session) -> io::Result<()> {
-        session.room(self.run.plan.in_flight).await;
+        session.room(self.window()).await;
         if session.take_gap() {
             self.new_producer();
         }
+        if session.take_acked() {
+            self.knocks = 0;
+        }
         if session.take_later() {
-            glommio::timer::sleep(LATER).await;
+            let doublings = self.knocks.min(LATER_DOUBLINGS);
+            glommio::timer::sleep(LATER * (1 << doublings)).await;
+            self.knocks += 1;
         }
         if !session.usable() {
             return Ok(());
@@ -173,9 +184,18 @@ impl Lane {
         written
     }
 
+    /// Batches that may be unanswered now.
+    fn window(&self) -> usize {
+        if self.knocks == 0 {
+            self.run.plan.in_flight
+        } else {
+            1
+        }
+    }
+
     /// Encodes the batches that are due and have room.
     fn gather(&mut self, session: &Session) -> Gathered {
-        while session.open() < self.run.plan.in_flight && self.out.len() < OUT_BYTES {
+        while session.open() < self.window() && self.out.len() < OUT_BYTES {
             let now_ns = self.run.now_ns();
             let due_ns = self.schedule.due_ns().unwrap_or(now_ns);
             if due_ns >= self.run.end_ns || self.run.over() {

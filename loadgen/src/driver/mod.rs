@@ -2,7 +2,7 @@
 //!
 //! Owns the only use of glommio in this program. Sockets are handed in by `exchange.rs`, connected
 //! and greeted, because connecting may block. Everything here runs on one thread and shares a
-//! [`Run`]; nothing here may block it. A batch ends exactly once: acknowledged, refused or unknown,
+//! `Run`; nothing here may block it. A batch ends exactly once: acknowledged, refused or unknown,
 //! and is never sent a second time. Read `lane.rs` next, then `session.rs`.
 
 mod lane;
@@ -64,6 +64,8 @@ pub struct Plan {
     pub run: u32,
     /// Where to pin the executor.
     pub cpu: Option<usize>,
+    /// The file that acks so far are entered into.
+    pub acks: Option<PathBuf>,
     /// A directory on the nodes' disk: the load ends early when it is nearly full.
     pub disk: Option<PathBuf>,
 }

@@ -78,6 +78,8 @@ pub(super) struct Session {
     gap: Cell<bool>,
     /// At least one batch was acknowledged here.
     worked: Cell<bool>,
+    /// A batch was acknowledged since the lane last asked.
+    acked: Cell<bool>,
     lane: RefCell<Option<Waker>>,
 }
 
@@ -94,6 +96,7 @@ impl Session {
             later: Cell::new(false),
             gap: Cell::new(false),
             worked: Cell::new(false),
+            acked: Cell::new(false),
             lane: RefCell::new(None),
         }
     }
@@ -106,6 +109,11 @@ impl Session {
     /// Whether a batch was acknowledged here.
     pub(super) fn worked(&self) -> bool {
         self.worked.get()
+    }
+
+    /// Whether a batch was acknowledged since the last call.
+    pub(super) fn take_acked(&self) -> bool {
+        self.acked.take()
     }
 
     /// Whether a `Later` refusal came since the last call.
@@ -207,7 +215,10 @@ impl Session {
             return;
         };
         match state {
-            State::Acked(_) => self.worked.set(true),
+            State::Acked(_) => {
+                self.worked.set(true);
+                self.acked.set(true);
+            }
             State::Failed(_) | State::Unknown(_) => self.gap.set(true),
         }
         let entry = Entry {

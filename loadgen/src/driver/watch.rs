@@ -1,16 +1,18 @@
-//! The watch: progress for people once a second, an end to connections that answer no more, and to
-//! a load that would fill the disk.
+//! The watch: progress for people once a second and for programs at every tick, an end to
+//! connections that answer no more, and to a load that would fill the disk.
 //!
 //! A node that hangs answers nothing, not even `Unknown`. A batch unanswered for its own time-out
 //! and some grace breaks its connection, which makes all that is open on it unknown. It only ever
 //! shuts sockets down: the lane and the reader draw the conclusions. Read `session.rs` for those.
 
 use std::ffi::CString;
+use std::fs::File;
+use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{Run, say};
 use crate::stats::Counts;
@@ -27,8 +29,11 @@ const GRACE_NS: u64 = 5_000_000_000;
 
 pub(super) async fn run(run: Rc<Run>) {
     let mut line = Line::default();
+    let mut acks = Acks::open(&run);
     for tick in 1.. {
         glommio::timer::sleep(TICK).await;
+        // Once more at the end, so that the last line has everything.
+        acks.enter(&run);
         if run.done.get() {
             return;
         }
@@ -116,5 +121,36 @@ impl Line {
             at_ns: now_ns,
             acked,
         };
+    }
+}
+
+/// The file of acks so far; none if it was not asked for or cannot be written.
+struct Acks(Option<File>);
+
+impl Acks {
+    fn open(run: &Run) -> Acks {
+        let path = run.plan.acks.as_ref();
+        let mut acks = Acks(None);
+        match path.map(|path| File::options().append(true).open(path)) {
+            Some(Ok(file)) => acks.0 = Some(file),
+            Some(Err(error)) => say(&format!("--acks: {error}")),
+            None => {}
+        }
+        acks
+    }
+
+    fn enter(&mut self, run: &Run) {
+        let Some(file) = &mut self.0 else { return };
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let mut line = since.unwrap_or_default().as_millis().to_string();
+        for acked in &run.stats.borrow().acked_by_shard {
+            line.push_str(&format!(" {acked}"));
+        }
+        line.push('\n');
+        // In one write, so that whoever reads along sees whole lines.
+        if let Err(error) = file.write_all(line.as_bytes()) {
+            say(&format!("--acks: {error}; no more of them"));
+            self.0 = None;
+        }
     }
 }
