@@ -126,24 +126,25 @@ fn torn_after_truncation_is_torn() {
     runs(scenarios::power_loss_in_a_cut, "power_loss_in_a_cut", 20);
 }
 
-///
+///
 #[test]
 fn roll_survives_power_loss_before_dir_sync() {
     runs(scenarios::power_of_all_lost, "power_of_all_lost", 20);
 }
 
+///
 #[test]
 fn refused_frames_do_not_leak_credit() {
     runs(scenarios::damaged_payloads, "damaged_payloads", 5);
 }
 
-/// D-S8, S-122
+/// D-S8, S-122, Q-18
 #[test]
 fn hundred_lost_connections_do_not_leak_credit() {
     runs(scenarios::hundred_resets, "hundred_resets", 3);
 }
 
-/// S-121, Q-16
+/// S-6, S-10, S-29, S-121, Q-16
 #[test]
 fn a_stopped_follower_costs_its_bound_and_catches_up() {
     runs(scenarios::stopped_follower, "stopped_follower", 2);
@@ -165,4 +166,10 @@ fn fenced_leader_is_powerless() {
 fn an_idle_follower_that_restarts_is_taken_up_again() {
     let name = "idle_follower_restarts";
     runs(scenarios::idle_follower_restarts, name, 4);
+}
+
+/// S-10, S-98
+#[test]
+fn a_slow_follower_holds_up_nobody() {
+    runs(scenarios::slow_follower, "slow_follower", 2);
 }

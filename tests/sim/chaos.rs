@@ -8,10 +8,12 @@
 
 use super::disk::DiskFault;
 use super::network::NetOptions;
+use super::node::node_id;
 use super::options::Fault;
 use super::rng::{Chance, Rng};
 use super::verdict::Checked;
 use super::world::{Task, World};
+use millrace::shard::Event;
 
 /// The faults' own chance, and whether they go on.
 #[derive(Debug)]
@@ -39,6 +41,13 @@ pub enum Step {
     DiskSound {
         /// Whose.
         node: usize,
+    },
+    /// An operator lets a link go on.
+    ResumeLink {
+        /// At which node.
+        node: usize,
+        /// With whom.
+        peer: usize,
     },
     /// Somebody restarts a node whose log is closed.
     RestartFailed {
@@ -80,6 +89,7 @@ impl World {
             Step::DiskSound { node } => {
                 *self.nodes[node].disk.options_mut() = self.options.disk.clone();
             }
+            Step::ResumeLink { node, peer } => return self.pause_link(node, peer, false),
             Step::RestartFailed { node, run } if self.runs(node, run) => {
                 self.crash_node(node, false);
                 return self.start_node(node);
@@ -127,6 +137,13 @@ impl World {
             }
             Fault::Pause => self.pause(node),
             Fault::ClockStep => self.step_clock(node),
+            Fault::PauseLink if node != peer => {
+                self.report.count("paused_link", 1);
+                let lasting = self.chaos.rng.between(1_000, 800_000);
+                self.after(lasting, Task::Chaos(Step::ResumeLink { node, peer }));
+                return self.pause_link(node, peer, true);
+            }
+            Fault::PauseLink => {}
             Fault::SlowDisk => {
                 let options = self.nodes[node].disk.options_mut();
                 options.slow = Chance::percent(30);
@@ -179,14 +196,19 @@ impl World {
     pub fn lose_disk(&mut self, node: usize) {
         self.report.count("blank_disk", 1);
         self.crash_for_a_while(node, true);
+        self.blank_disk(node);
+        if node == self.options.leader {
+            self.checker.leader_lost_memory();
+        }
+    }
+
+    /// A machine that is down gets a blank disk.
+    pub fn blank_disk(&mut self, node: usize) {
         let at = &mut self.nodes[node];
         at.disk.lose_everything();
         at.before_loss = Some(std::mem::take(&mut at.image));
         at.blank = true;
         self.checker.memory_lost(node);
-        if node == self.options.leader {
-            self.checker.leader_lost_memory();
-        }
     }
 
     /// Finds out, from their disks, which blank nodes were brought up again.
@@ -269,6 +291,12 @@ impl World {
         let run = self.nodes[node].run;
         self.after(lasting_us, Task::Unpause { node, run });
         self.report.count("pause", 1);
+    }
+
+    /// An operator pauses a link or lets it go on, at one of its ends.
+    pub fn pause_link(&mut self, node: usize, peer: usize, pause: bool) -> Checked {
+        let peer = node_id(peer);
+        self.deliver(node, Event::PauseLink { peer, pause })
     }
 
     fn step_clock(&mut self, node: usize) {

@@ -182,7 +182,7 @@ impl Node {
         let shard = Shard::new(config, self.disk.files(), self.time(now_us));
         self.process = Some(Process {
             shard,
-            buffers: SimBuffers::new(options.pool_bytes),
+            buffers: SimBuffers::new(options.pool_bytes()),
             files: BTreeMap::new(),
             operations: BTreeMap::new(),
             connections: BTreeSet::new(),

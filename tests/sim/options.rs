@@ -8,6 +8,7 @@
 use super::disk_options::DiskOptions;
 use super::network_parts::NetOptions;
 use super::rng::{Chance, Rng};
+use millrace::limits;
 use millrace::shard::LinkConfig;
 use millrace::types::padded;
 
@@ -44,11 +45,13 @@ pub enum Fault {
     SlowDisk,
     /// A machine comes back with a blank disk.
     BlankDisk,
+    /// An operator pauses a link for a while.
+    PauseLink,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 15] = [
+    pub const ALL: [Fault; 16] = [
         Fault::Cut,
         Fault::OneWayCut,
         Fault::Reset,
@@ -64,6 +67,7 @@ impl Fault {
         Fault::NoSpace,
         Fault::SlowDisk,
         Fault::BlankDisk,
+        Fault::PauseLink,
     ];
 }
 
@@ -108,8 +112,6 @@ pub struct Options {
     pub large_append: Chance,
     /// How often a bit of an append is inverted on its way to the node.
     pub append_flip: Chance,
-    /// Bytes of buffers that a node lends at a time.
-    pub pool_bytes: usize,
 }
 
 impl Options {
@@ -151,7 +153,6 @@ impl Options {
             value_bytes: 300,
             large_append: Chance::percent(2),
             append_flip: Chance::NEVER,
-            pool_bytes: 1 << 30,
         }
     }
 
@@ -207,9 +208,19 @@ impl Options {
         self.faults.contains(&fault)
     }
 
+    /// Bytes of buffers that a node lends at a time: as a core of the engine does.
+    pub fn pool_bytes(&self) -> usize {
+        limits::core_buffer_bytes(&limits::BufferNeeds {
+            logs: 1,
+            nodes: self.members,
+            block_bytes: padded(self.max_batch_bytes + 128),
+            write_depth: self.write_depth,
+            credit_bytes: self.link.initial_credit_bytes as usize,
+        })
+    }
+
     /// Bytes of buffers that one node's settings add up to, at most.
     pub fn memory_bound(&self) -> usize {
-        use millrace::limits;
         let largest = padded(self.max_batch_bytes + 128);
         // Recent blocks kept for the links, and what is handed to each connection.
         let links = limits::RECENT_BYTES + self.members * limits::LINK_QUEUE_BYTES;

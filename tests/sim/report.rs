@@ -29,7 +29,7 @@ pub struct Report {
 }
 
 /// Every kind of fault that a full run must have reached.
-pub const KINDS: [&str; 18] = [
+pub const KINDS: [&str; 19] = [
     "delay",
     "cut",
     "one_way_cut",
@@ -48,6 +48,7 @@ pub const KINDS: [&str; 18] = [
     "short_write",
     "no_space",
     "blank_disk",
+    "paused_link",
 ];
 
 impl Report {

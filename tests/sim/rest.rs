@@ -53,6 +53,11 @@ impl World {
             self.unpause(node, run)?;
             self.start_node(node)?;
         }
+        for node in 0..self.nodes.len() {
+            for peer in (0..self.nodes.len()).filter(|peer| *peer != node) {
+                self.pause_link(node, peer, false)?;
+            }
+        }
         Ok(())
     }
 

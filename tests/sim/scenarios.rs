@@ -5,12 +5,14 @@
 //! other. Runs end with the same checks as the swarm. The tests in `simulation.rs` run each with
 //! several seeds.
 
+use super::checker::memory_held;
 use super::options::{Fault, Options};
 use super::report::Report;
 use super::rng::{Chance, Rng};
 use super::trace::Trace;
 use super::verdict::{Checked, Name, Verdict, ensure};
 use super::world::World;
+use millrace::limits::{LINK_QUEUE_BYTES, RECENT_BYTES};
 use millrace::shard::status::Role;
 use millrace::types::Level;
 use millrace::wire::body::Channel;
@@ -69,6 +71,19 @@ impl World {
         let options = self.nodes[node].disk.options_mut();
         options.slow = Chance::percent(100);
         options.slow_us = us;
+    }
+
+    /// Bytes of blocks on the leader's disk.
+    fn log_bytes(&self) -> usize {
+        let image = &self.nodes[self.options.leader].image;
+        let blocks = image.below(image.end());
+        blocks.iter().map(|block| block.padded_len).sum()
+    }
+
+    /// Most bytes of buffers that a node's process ever held.
+    fn most_bytes(&self, node: usize) -> usize {
+        let process = self.nodes[node].process.as_ref();
+        process.map_or(0, |process| process.buffers.most_bytes())
     }
 
     fn sound_disk(&mut self, node: usize) {
@@ -219,24 +234,58 @@ pub fn hundred_resets(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     Ok(world.finish())
 }
 
-/// A follower stands still under load for a long time; the others go on, within their bounds, and
-/// it catches up.
+/// A follower stands still under load for a long time; the others go on, the leader holds no more
+/// than its bound for that link, far less than it took in, and the follower catches up.
 pub fn stopped_follower(seed: u64, trace: Traced) -> Result<Report, Verdict> {
-    let mut options = Options::quiet(3);
-    options.client_every_us = 2_000;
-    options.value_bytes = 3_000;
+    let mut options = busy();
+    options.fault_phase_us = 8_000_000;
     let mut world = world(seed, options, trace)?;
     world.wait_for_leader()?;
     world.pause_for(SECOND, 8_000_000);
     world.run_for(1_000_000)?;
-    let before = world.checker.acked_count(Level::Quorum);
-    world.run_for(7_500_000)?;
+    let (before, from) = (world.checker.acked_count(Level::Quorum), world.log_bytes());
+    world.run_for(6_500_000)?;
     let acked = world.checker.acked_count(Level::Quorum) - before;
-    ensure(acked > 500, Name::Stuck, || {
+    ensure(acked > 1000, Name::Stuck, || {
         format!("{acked} quorum appends while one follower stood still")
     })?;
+    let taken = world.log_bytes() - from;
+    let most = world.most_bytes(LEADER);
+    let bound = RECENT_BYTES + LINK_QUEUE_BYTES + (2 << 20);
+    ensure(taken > 2 * bound, Name::Stuck, || {
+        format!("only {taken} bytes were appended")
+    })?;
+    memory_held(LEADER, most, bound, "at most, while a follower stood still")?;
     world.come_to_rest()?;
     Ok(world.finish())
+}
+
+/// A follower's disk takes a tenth of what the leader takes in: nobody waits for it.
+pub fn slow_follower(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut world = world(seed, busy(), trace)?;
+    world.wait_for_leader()?;
+    world.run_for(200_000)?;
+    world.slow_disk(SECOND, 400_000);
+    let before = [LEADER, FIRST, SECOND].map(|node| world.nodes[node].image.end());
+    world.run_for(4_000_000)?;
+    let [leader, first, second] =
+        [LEADER, FIRST, SECOND].map(|node| world.nodes[node].image.end() - before[node]);
+    let apart = leader >= 10 * second.max(1) && first * 10 >= leader * 9;
+    ensure(apart, Name::Stuck, || {
+        format!("blocks written in 4 s: {leader}, {first}, and {second} by the slow one")
+    })?;
+    world.sound_disk(SECOND);
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
+
+/// Clients that append several MiB in a second.
+fn busy() -> Options {
+    let mut options = Options::quiet(3);
+    options.client_every_us = 1_000;
+    options.client_window = 16;
+    options.value_bytes = 3_000;
+    options
 }
 
 /// A bit of a frame's typed body is inverted: that connection ends, a new one goes on.
@@ -271,9 +320,7 @@ pub fn idle_follower_restarts(seed: u64, trace: Traced) -> Result<Report, Verdic
     world.wait_for("all lags to reach 0", World::at_rest)?;
     world.crash_node(FIRST, true);
     if seed % 2 == 1 {
-        world.nodes[FIRST].disk.lose_everything();
-        world.nodes[FIRST].image = super::image::Image::default();
-        world.checker.memory_lost(FIRST);
+        world.blank_disk(FIRST);
     }
     world.run_for(1_000)?;
     world.start_node(FIRST)?;

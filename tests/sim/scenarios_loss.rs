@@ -58,9 +58,7 @@ impl World {
     /// Loses power at a node and starts it again on a blank disk.
     fn replace_disk(&mut self, node: usize) -> Checked {
         self.crash_node(node, true);
-        self.nodes[node].disk.lose_everything();
-        self.nodes[node].image = super::image::Image::default();
-        self.checker.memory_lost(node);
+        self.blank_disk(node);
         self.start_node(node)
     }
 }
