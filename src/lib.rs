@@ -15,8 +15,8 @@
 //! committed, `shard` how their outputs reach one another. `runtime` alone knows glommio; the
 //! simulator in `tests/sim` runs the same `shard` over simulated disks and a simulated network.
 //!
-//! One append passes through six files: `runtime/connection.rs`, `runtime/driver.rs`, `shard.rs`,
-//! `replica/leader.rs`, `wal/log.rs`, `replica/follower.rs`.
+//! One append passes through six files: `runtime/client.rs`, `runtime/driver.rs`,
+//! `shard/clients.rs`, `wal/append.rs`, `replica/leader.rs`, `replica/follower.rs`.
 //!
 //! # Decisions taken where the design was silent
 //!
@@ -26,6 +26,13 @@
 //! * `FetchOk` answers `Fetch`. It is admitted by the rule that admits `Replicate`.
 //! * A frame of blocks carries a run of whole blocks, `used_len` bytes of each; the receiver lays
 //!   them at multiples of 4096 and writes the run with one disk operation.
+//! * Reads, writes and syncs go through an io_uring ring of each executor's own, which wakes it by
+//!   an eventfd; glommio carries the sockets, the tasks and the buffers. Its file type writes whole
+//!   buffers only and copies what it reads, so each block would have been copied once more.
+//! * A later block's `committed_end` is evidence at recovery only in a set of one: a follower writes
+//!   blocks that others committed before they are durable here, and a plain crash must not close it.
+//! * A cut also zeroes the rest of the last file that stays, so a torn tail is reported once.
+//! * There is one control connection for each pair of cores, dialed by the lower node id.
 //! * The leader keeps blocks in memory only while they are in flight or recent; a link that falls
 //!   behind reads them from the log's files, in the same frames.
 //! * Runs that arrive while a follower cuts its log wait in the shard, bounded by the link's
