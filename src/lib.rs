@@ -30,9 +30,8 @@
 //!   an eventfd; glommio carries the sockets, the tasks and the buffers. Its file type writes whole
 //!   buffers only and copies what it reads, so each block would have been copied once more.
 //! * A later block's `committed_end` is evidence at recovery only in a set of one: a follower
-//!   writes
-//!   blocks that others committed before they are durable here, and a plain crash must not close
-//! it.
+//!   writes blocks that others committed before they are durable here, and a plain crash must not
+//!   close its log.
 //! * A cut also zeroes the rest of the last file that stays, so a torn tail is reported once.
 //! * There is one control connection for each pair of cores, dialed by the lower node id.
 //! * The leader keeps blocks in memory only while they are in flight or recent; a link that falls
