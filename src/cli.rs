@@ -12,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use millrace::config::{Config, ConfigError, Overrides, load};
 use millrace::runtime::{self, ServeOptions};
 use std::io::IsTerminal;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -134,6 +135,20 @@ impl From<std::io::Error> for Failure {
     }
 }
 
+/// Prints a line. An output that takes no more is a failure to be told, not a reason to panic.
+fn say(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "{line}")
+}
+
+/// A node's address as a flag gives it: host and port.
+fn node_address(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+    match port {
+        Some(Ok(port)) if port > 0 => Ok(text.to_owned()),
+        _ => Err("must be host:port with a port from 1 to 65535".to_owned()),
+    }
+}
+
 /// Parses the arguments and does what they say.
 pub fn run() -> ExitCode {
     runtime::abort_on_panic();
@@ -184,17 +199,17 @@ fn print_config(arguments: &ConfigArguments) -> Result<ExitCode, Failure> {
     let config = arguments.load()?;
     for value in &config.values {
         let left = format!("{} = {}", value.key, value.text);
-        println!("{left:<56} # {}", value.source);
+        say(format_args!("{left:<56} # {}", value.source))?;
     }
     for entry in &config.cluster.nodes {
-        println!(
+        say(format_args!(
             "cluster.nodes: id = {}, address = {:?}",
             entry.id, entry.address
-        );
+        ))?;
     }
-    println!(
+    say(format_args!(
         "# fingerprint of the cluster facts: {:08x}",
         config.fingerprint()
-    );
+    ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -432,7 +432,8 @@ impl Shard {
         self.notice(true, format!("log closed until restart: {text}"));
         self.failed = text;
         self.replica.latched(now);
-        self.pending.end_all(Code::LogFailed);
+        // Their blocks may be with followers and come to be committed after a restart.
+        self.pending.end_all(Code::Unknown);
         self.drop_delayed();
         if self.stopping {
             self.on_stopped();

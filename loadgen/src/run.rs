@@ -180,7 +180,7 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
     }
     let valid = |seconds: f64| (0.0..1e6).contains(&seconds);
     if !valid(args.warmup) || !valid(args.seconds) || args.seconds == 0.0 {
-        return bad("--seconds, --warmup: a time from 0 to 1,000,000 seconds".to_owned());
+        return bad("--seconds, --warmup: below 1,000,000 seconds; --seconds above 0".to_owned());
     }
     let shards = shards(args, metadata)?;
     let connections = args.connections.unwrap_or(16.max(shards.len() as u32));

@@ -5,15 +5,16 @@
 //! and the order of lines is the order of offsets. Nothing is sent twice: what fails or is unknown
 //! is counted, and the command then ends with 1.
 
-use super::Failure;
+use super::{Failure, node_address};
 use clap::Args;
 use millrace::client::driver::blocking::{Client, ClientError, Connection};
 use millrace::client::{Outcome, Session};
+use millrace::limits::BATCH_HEADER;
 use millrace::types::{Level, ShardId};
 use millrace::wire::body::{Append, Body};
 use millrace::wire::record::{BatchBuilder, HEADER, Record};
 use std::collections::BTreeMap;
-use std::io::{BufRead, Write};
+use std::io::{self, BufRead, ErrorKind, Write};
 use std::process::ExitCode;
 use std::sync::mpsc::{
     Receiver, RecvTimeoutError, SyncSender, TryRecvError, channel, sync_channel,
@@ -30,7 +31,7 @@ const SLACK: Duration = Duration::from_secs(2);
 #[derive(Args, Debug)]
 pub(super) struct Arguments {
     /// Any node of the cluster.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = node_address)]
     node: String,
     /// The shard.
     #[arg(long, default_value_t = 0)]
@@ -85,9 +86,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Err(error) = sent {
         counts.why.get_or_insert(error.to_string());
     }
-    let left = lines.count_rest();
-    counts.failed += left;
-    if counts.failed + counts.unknown > 0 {
+    counts.failed += lines.count_rest();
+    if let Some(problem) = lines.problem {
+        counts.why.get_or_insert(problem);
+    }
+    // Also if every batch was appended: a line was left out, or an offset could not be said.
+    if counts.failed + counts.unknown > 0 || counts.why.is_some() {
         let Counts {
             records,
             failed,
@@ -116,7 +120,11 @@ fn send_all(
     match client.append(shard, level, timeout, &batch) {
         Ok(ok) => {
             counts.records += records;
-            print_offset(arguments.shard, ok.base_offset.0);
+            print_offset(arguments.shard, ok.base_offset.0, counts);
+        }
+        Err(error @ ClientError::Io(..)) if was_never_sent(&error) => {
+            counts.failed += records;
+            return Err(error);
         }
         Err(error @ (ClientError::Unknown(_) | ClientError::Io(..))) => {
             counts.unknown += records;
@@ -132,9 +140,22 @@ fn send_all(
     Pipe::open(arguments, session, level)?.run(lines, counts)
 }
 
-fn print_offset(shard: u16, offset: u64) {
-    // A reader that has gone away wants no more offsets; the records still count.
-    let _ = writeln!(std::io::stdout(), "{shard} {offset}");
+/// Nobody took the connection, so no byte of the batch went out.
+fn was_never_sent(error: &ClientError) -> bool {
+    matches!(error, ClientError::Io(_, error) if error.kind() == ErrorKind::ConnectionRefused)
+}
+
+fn print_offset(shard: u16, offset: u64, counts: &mut Counts) {
+    match writeln!(io::stdout(), "{shard} {offset}") {
+        Ok(()) => {}
+        // A reader that has gone away wants no more offsets; the records still count.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        Err(error) => {
+            counts
+                .why
+                .get_or_insert(format!("standard output: {error}"));
+        }
+    }
 }
 
 type Answer = Result<(u64, Body, Vec<u8>), ClientError>;
@@ -227,7 +248,7 @@ impl<'a> Pipe<'a> {
     }
 
     fn late(&self) -> ClientError {
-        let timed_out = std::io::Error::from(std::io::ErrorKind::TimedOut);
+        let timed_out = io::Error::from(ErrorKind::TimedOut);
         ClientError::Io(self.arguments.node.clone(), timed_out)
     }
 
@@ -249,7 +270,7 @@ impl<'a> Pipe<'a> {
         match self.session.answer(correlation, body) {
             Outcome::Done(Body::AppendOk(ok)) => {
                 counts.records += records;
-                print_offset(self.arguments.shard, ok.base_offset.0);
+                print_offset(self.arguments.shard, ok.base_offset.0, counts);
             }
             Outcome::Unknown(code) => {
                 counts.unknown += records;
@@ -279,9 +300,15 @@ impl<'a> Pipe<'a> {
 
 /// Lines of standard input, read by a thread, made into batches.
 struct Lines {
-    lines: Receiver<Vec<u8>>,
+    lines: Receiver<io::Result<Vec<u8>>>,
     /// A line that did not fit the batch before.
     held: Option<Vec<u8>>,
+    /// Lines taken so far.
+    taken: u64,
+    /// A line that no batch can hold: it was left out, and nothing behind it is sent.
+    left_out: u64,
+    /// Why no further line is taken.
+    problem: Option<String>,
     most_records: u32,
     most_bytes: usize,
     linger: Duration,
@@ -309,6 +336,9 @@ impl Lines {
         Lines {
             lines,
             held: None,
+            taken: 0,
+            left_out: 0,
+            problem: None,
             most_records: arguments.batch_records,
             most_bytes,
             linger: Duration::from_millis(arguments.linger_ms),
@@ -318,26 +348,19 @@ impl Lines {
     /// The next batch; waits for its first line for `patience`, or for ever.
     fn batch(&mut self, patience: Option<Duration>) -> Next {
         let first = match self.held.take() {
-            Some(line) => Ok(line),
-            None => match patience {
-                Some(patience) => self.lines.recv_timeout(patience),
-                None => self
-                    .lines
-                    .recv()
-                    .map_err(|_| RecvTimeoutError::Disconnected),
+            Some(line) => line,
+            None => match self.line(patience) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) => return Next::NothingYet,
+                Err(RecvTimeoutError::Disconnected) => return Next::End,
             },
-        };
-        let first = match first {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => return Next::NothingYet,
-            Err(RecvTimeoutError::Disconnected) => return Next::End,
         };
         let mut builder = BatchBuilder::new();
         builder.push(&Record::new(now_us(), &first));
         let until = Instant::now() + self.linger;
         while builder.record_count() < self.most_records {
             let left = until.saturating_duration_since(Instant::now());
-            let Ok(line) = self.lines.recv_timeout(left) else {
+            let Ok(line) = self.line(Some(left)) else {
                 break;
             };
             if builder.len() + HEADER + line.len() > self.most_bytes {
@@ -350,10 +373,42 @@ impl Lines {
         Next::Batch(builder.finish(), records)
     }
 
+    /// The next line that a batch can hold. After one that none can, or an error of the input,
+    /// there is no further line: later ones must not stand where an earlier one is missing.
+    fn line(&mut self, patience: Option<Duration>) -> Result<Vec<u8>, RecvTimeoutError> {
+        if self.problem.is_some() {
+            return Err(RecvTimeoutError::Disconnected);
+        }
+        let line = match patience {
+            Some(patience) => self.lines.recv_timeout(patience)?,
+            None => self
+                .lines
+                .recv()
+                .map_err(|_| RecvTimeoutError::Disconnected)?,
+        };
+        self.taken += 1;
+        let most = self.most_bytes.saturating_sub(BATCH_HEADER + HEADER);
+        let problem = match line {
+            Ok(line) if line.len() <= most => return Ok(line),
+            Ok(line) => {
+                self.left_out = 1;
+                let (number, len) = (self.taken, line.len());
+                format!(
+                    "line {number} has {len} bytes, more than the {most} that a record may have \
+                     here; mend: shorten it, or raise max_batch_bytes on all nodes"
+                )
+            }
+            Err(error) => format!("standard input: {error}"),
+        };
+        self.problem = Some(problem);
+        Err(RecvTimeoutError::Disconnected)
+    }
+
     /// Lines that were read and never sent.
     fn count_rest(&mut self) -> u64 {
         let held = u64::from(self.held.take().is_some());
-        held + std::iter::from_fn(|| self.lines.try_recv().ok()).count() as u64
+        let lines = std::iter::from_fn(|| self.lines.try_recv().ok());
+        held + self.left_out + lines.filter(Result::is_ok).count() as u64
     }
 }
 
@@ -362,22 +417,21 @@ fn now_us() -> u64 {
     now.map_or(0, |now| now.as_micros() as u64)
 }
 
-fn read_lines(lines: &SyncSender<Vec<u8>>) {
-    let mut input = std::io::stdin().lock();
+fn read_lines(lines: &SyncSender<io::Result<Vec<u8>>>) {
+    let mut input = io::stdin().lock();
     loop {
         let mut line = Vec::new();
-        match input.read_until(b'\n', &mut line) {
+        let read = match input.read_until(b'\n', &mut line) {
             Ok(0) => return,
-            Ok(_) => {}
-            Err(error) => {
-                eprintln!("millrace: standard input: {error}");
-                return;
-            }
-        }
-        if line.ends_with(b"\n") {
-            line.pop();
-        }
-        if lines.send(line).is_err() {
+            Ok(_) => Ok(line),
+            Err(error) => Err(error),
+        };
+        let over = read.is_err();
+        let without_end = |mut line: Vec<u8>| {
+            line.pop_if(|last| *last == b'\n');
+            line
+        };
+        if lines.send(read.map(without_end)).is_err() || over {
             return;
         }
     }

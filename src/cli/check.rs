@@ -4,12 +4,13 @@
 //! makes; with a data directory alone, those of the machine and the directory. `--disk` measures
 //! what a set of three nodes on this disk could take at most.
 
-use super::{ConfigArguments, Failure};
+use super::{ConfigArguments, Failure, say};
 use clap::Args;
 use millrace::config::{Config, ConfigError};
 use millrace::runtime::disk_check::{self, DiskSpeed};
 use millrace::runtime::{identity, preflight};
 use serde_json::json;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -57,9 +58,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         None
     };
     if arguments.json {
-        print_json(&checks, speed.as_ref());
+        print_json(&checks, speed.as_ref())?;
     } else {
-        print(&checks, speed.as_ref());
+        print(&checks, speed.as_ref())?;
     }
     let bad = checks.iter().any(|(_, result)| result.is_err());
     Ok(if bad {
@@ -87,27 +88,32 @@ fn checks(config: Option<&Config>, directory: &Path) -> Vec<Check> {
     checks
 }
 
-fn print(checks: &[Check], speed: Option<&DiskSpeed>) {
+fn print(checks: &[Check], speed: Option<&DiskSpeed>) -> io::Result<()> {
     for (name, result) in checks {
         match result {
-            Ok(()) => println!("{name:<16} ok"),
-            Err(error) => println!("{name:<16} {error}"),
+            Ok(()) => say(format_args!("{name:<16} ok"))?,
+            Err(error) => say(format_args!("{name:<16} {error}"))?,
         }
     }
     if let Some(speed) = speed {
         for (index, bytes) in speed.writers.iter().enumerate() {
-            println!("writer {index:<9} {:.0} MB/s", bytes / 1e6);
+            say(format_args!("writer {index:<9} {:.0} MB/s", bytes / 1e6))?;
         }
-        println!("{:<16} {:.0} MB/s", "total", speed.total() / 1e6);
-        println!(
+        say(format_args!(
+            "{:<16} {:.0} MB/s",
+            "total",
+            speed.total() / 1e6
+        ))?;
+        say(format_args!(
             "{:<16} {:.0} MB/s: the most that a set of three nodes on this disk can take",
             "a third",
             speed.total() / 3e6
-        );
+        ))?;
     }
+    Ok(())
 }
 
-fn print_json(checks: &[Check], speed: Option<&DiskSpeed>) {
+fn print_json(checks: &[Check], speed: Option<&DiskSpeed>) -> io::Result<()> {
     let checks: Vec<_> = checks
         .iter()
         .map(|(name, result)| {
@@ -126,5 +132,9 @@ fn print_json(checks: &[Check], speed: Option<&DiskSpeed>) {
             "third_bytes_per_s": speed.total() / 3.0,
         })
     });
-    println!("{}", json!({ "checks": checks, "disk": disk }));
+    say(format_args!(
+        "{}",
+        json!({ "checks": checks, "disk": disk })
+    ))?;
+    Ok(())
 }

@@ -1,10 +1,10 @@
 //! `millrace read`: records of one shard, one line each.
 //!
 //! Reads whole batches, prints the records from the offset asked for on. Without `--to` and
-//! `--follow` it ends where the log ended when it began. The node asked is the one given, so that a
+//! `--follow` it ends where the log ends. The node asked is the one given, so that a
 //! follower's copy can be read as well as the leader's.
 
-use super::Failure;
+use super::{Failure, node_address};
 use clap::{Args, ValueEnum};
 use millrace::client::driver::blocking::{Client, ClientError};
 use millrace::limits::MAX_BLOCK_BYTES;
@@ -23,7 +23,7 @@ const WAIT: Duration = Duration::from_secs(1);
 #[derive(Args, Debug)]
 pub(super) struct Arguments {
     /// The node to read from.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = node_address)]
     node: String,
     /// The shard.
     #[arg(long, default_value_t = 0)]
@@ -31,10 +31,11 @@ pub(super) struct Arguments {
     /// First offset.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Offset before which to stop; default: the end of the log now.
-    #[arg(long, conflicts_with = "follow")]
+    /// Offset before which to stop; default: the end of the log now. Without --follow a log that
+    /// ends before it is a failure.
+    #[arg(long)]
     to: Option<u64>,
-    /// Go on when the end is reached.
+    /// Wait for more when the end is reached.
     #[arg(long)]
     follow: bool,
     /// Which records may be returned.
@@ -67,6 +68,7 @@ enum Format {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut client = Client::connect(&arguments.node)?;
     let at = (client.seed_node(), ShardId(arguments.shard));
+    refuse_bad_range(arguments, &client)?;
     let level = match arguments.level {
         At::Committed => ReadLevel::Committed,
         At::Local => ReadLevel::Local,
@@ -75,8 +77,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut next = arguments.from;
     while arguments.to.is_none_or(|to| next < to) {
-        let waits = arguments.follow || arguments.to.is_some();
-        let wait = if waits { WAIT } else { Duration::ZERO };
+        let wait = if arguments.follow {
+            WAIT
+        } else {
+            Duration::ZERO
+        };
         let offset = Offset(next);
         let times = (wait, patience);
         let found = client.read(at, offset, level, MAX_BLOCK_BYTES as u32, times);
@@ -85,10 +90,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 let printed = print(arguments, &mut out, &found.payload, next)?;
                 next = printed.max(found.ok.next.0);
             }
-            Ok(_) if waits => {
+            Ok(_) if arguments.follow => {
                 out.flush()?;
             }
-            Ok(_) => break,
+            Ok(_) => {
+                out.flush()?;
+                return match arguments.to {
+                    None => Ok(ExitCode::SUCCESS),
+                    Some(to) => Err(Failure::Failed(format!(
+                        "the records that may be read here end at {next}, before --to {to}; \
+                         mend: --follow waits for more"
+                    ))),
+                };
+            }
             Err(ClientError::Refused(Code::OutOfRange, [start, end])) => {
                 out.flush()?;
                 let text = format!("offset {next} is not in the log, which holds {start} to {end}");
@@ -102,6 +116,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Holds the shard and the range against the cluster and each other.
+fn refuse_bad_range(arguments: &Arguments, client: &Client) -> Result<(), Failure> {
+    let shards = client.session().cluster().expect("connected").leaders.len();
+    let (shard, from) = (arguments.shard, arguments.from);
+    if usize::from(shard) >= shards {
+        let text = format!("--shard {shard}: must be below {shards}; mend: choose another one");
+        return Err(Failure::Input(text));
+    }
+    match arguments.to {
+        Some(to) if to < from => Err(Failure::Input(format!(
+            "--to {to}: must not be below --from {from}; mend: exchange them"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Prints the records of whole batches; the offset behind the last one.

@@ -1,16 +1,17 @@
 //! `millrace status`: one node as a table for people, or as JSON for scripts.
 
-use super::Failure;
+use super::{Failure, node_address, say};
 use clap::Args;
 use millrace::client::driver::blocking::Client;
 use serde_json::Value;
+use std::io;
 use std::process::ExitCode;
 
 /// Arguments of `status`.
 #[derive(Args, Debug)]
 pub(super) struct Arguments {
     /// The node.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = node_address)]
     node: String,
     /// Print the JSON as the node sends it.
     #[arg(long)]
@@ -20,37 +21,37 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let json = Client::connect(&arguments.node)?.status()?;
     if arguments.json {
-        println!("{json}");
+        say(format_args!("{json}"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let status: Value = serde_json::from_str(&json)
         .map_err(|error| Failure::Failed(format!("the node's status is no JSON: {error}")))?;
-    print(&status);
+    print(&status)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(status: &Value) {
-    println!(
+fn print(status: &Value) -> io::Result<()> {
+    say(format_args!(
         "node {} of cluster {}, millrace {}, up {} s",
         cell(&status["node"]),
         cell(&status["cluster"]),
         cell(&status["version"]),
-        status["uptime_s"].as_f64().unwrap_or(0.0).round(),
-    );
+        status["uptime_s"].as_f64().unwrap_or(0.0).round()
+    ))?;
     let shards = [
         ("shard", &["shard"][..]),
         ("role", &["role"]),
         ("leader", &["leader"]),
         ("epoch", &["epoch"]),
-        ("log start", &["log_start"]),
-        ("high watermark", &["high_watermark"]),
-        ("durable end", &["durable_end"]),
-        ("log end", &["log_end"]),
+        ("start block", &["log_start"]),
+        ("committed block", &["high_watermark"]),
+        ("durable block", &["durable_end"]),
+        ("end block", &["log_end"]),
         ("committed offset", &["committed_offset"]),
         ("failed", &["failed"]),
     ];
-    println!();
-    table(&shards, &status["shards"]);
+    say(format_args!(""))?;
+    table(&shards, &status["shards"])?;
     let links = [
         ("shard", &["shard"][..]),
         ("peer", &["peer"]),
@@ -69,15 +70,20 @@ fn print(status: &Value) {
         .as_array()
         .is_some_and(|links| !links.is_empty())
     {
-        println!();
-        table(&links, &status["links"]);
+        say(format_args!(""))?;
+        table(&links, &status["links"])?;
     }
-    println!();
+    say(format_args!(""))?;
     if let Some(counters) = status["counters"].as_object() {
         for (name, value) in counters {
-            println!("{:<26}{}", name.replace('_', " "), cell(value));
+            say(format_args!(
+                "{:<26}{}",
+                name.replace('_', " "),
+                cell(value)
+            ))?;
         }
     }
+    Ok(())
 }
 
 fn cell(value: &Value) -> String {
@@ -89,7 +95,7 @@ fn cell(value: &Value) -> String {
     }
 }
 
-fn table(columns: &[(&str, &[&str])], rows: &Value) {
+fn table(columns: &[(&str, &[&str])], rows: &Value) -> io::Result<()> {
     let mut lines = vec![
         columns
             .iter()
@@ -113,6 +119,7 @@ fn table(columns: &[(&str, &[&str])], rows: &Value) {
         let text: String = cells
             .map(|(cell, width)| format!("{cell:<width$}  "))
             .collect();
-        println!("{}", text.trim_end());
+        say(format_args!("{}", text.trim_end()))?;
     }
+    Ok(())
 }

@@ -1,0 +1,123 @@
+//! The command line against a real node: whatever was not done is said, with the exit code for it.
+//!
+//! 1 is "it failed", 2 is "bad input". No input or output that fails may look like success, and
+//! none may make a command panic.
+
+mod node;
+
+use node::{Node, Place, millrace, text};
+use std::fs::File;
+use std::process::{Command, Output, Stdio};
+
+struct Case {
+    _place: Place,
+    node: Node,
+}
+
+impl Case {
+    fn new() -> Case {
+        let place = Place::new();
+        let config = place.write_config(1, "");
+        let node = Node::start(&config, &place.address());
+        Case {
+            _place: place,
+            node,
+        }
+    }
+
+    fn command(&self, name: &str, more: &[&str]) -> Command {
+        let mut command = millrace();
+        let node = ["--node", &self.node.address];
+        command.arg(name).args(node).args(more);
+        command
+    }
+
+    /// Appends what a shell line prints.
+    fn append(&self, shell: &str, output: Stdio) -> Output {
+        let mut command = self.command("append", &[]);
+        let mut input = Command::new("sh")
+            .args(["-c", shell])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        command.stdin(input.stdout.take().unwrap()).stdout(output);
+        let output = command.stderr(Stdio::piped()).output().unwrap();
+        input.wait().unwrap();
+        output
+    }
+}
+
+fn full() -> Stdio {
+    File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap()
+        .into()
+}
+
+/// It ended with this code and said these words; a panic ends with neither.
+fn ends(output: &Output, code: i32, words: &[&str]) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in {said:?}");
+    }
+}
+
+#[test]
+fn input_that_fails_is_no_success() {
+    let case = Case::new();
+    let mut command = case.command("append", &[]);
+    command.stdin(File::open("/").unwrap());
+    ends(&command.output().unwrap(), 1, &["standard input"]);
+}
+
+#[test]
+fn a_line_that_no_record_can_hold_fails_and_names_itself() {
+    let case = Case::new();
+    let line = "echo one; head -c 20000000 /dev/zero | tr '\\0' a";
+    let output = case.append(line, Stdio::piped());
+    let words = ["1 records appended, 1 failed", "line 2 has 20000000 bytes"];
+    ends(&output, 1, &words);
+    let output = case.command("read", &[]).output().unwrap();
+    assert_eq!(text(&output.stdout), "one\n");
+}
+
+#[test]
+fn output_that_takes_no_more_fails() {
+    let case = Case::new();
+    let output = case.append("echo one", full());
+    ends(&output, 1, &["1 records appended", "standard output"]);
+    for name in ["status", "read"] {
+        let output = case.command(name, &[]).stdout(full()).output().unwrap();
+        ends(&output, 1, &["No space left"]);
+    }
+}
+
+#[test]
+fn a_read_past_the_end_says_where_the_end_is() {
+    let case = Case::new();
+    case.append("printf '1\\n2\\n'", Stdio::piped());
+    let output = case.command("read", &["--to", "9"]).output().unwrap();
+    assert_eq!(text(&output.stdout), "1\n2\n");
+    ends(&output, 1, &["end at 2, before --to 9"]);
+}
+
+#[test]
+fn bad_values_are_bad_input() {
+    let case = Case::new();
+    let bad = [
+        (&["--from", "2", "--to", "1"][..], "--to 1"),
+        (&["--shard", "9"], "--shard 9: must be below 1"),
+    ];
+    for (values, words) in bad {
+        let output = case.command("read", values).output().unwrap();
+        ends(&output, 2, &[words]);
+    }
+    for address in ["127.0.0.1", "127.0.0.1:99999", "127.0.0.1:0"] {
+        for name in ["append", "read", "status"] {
+            let output = millrace().args([name, "--node", address]).output().unwrap();
+            ends(&output, 2, &["host:port"]);
+        }
+    }
+}
