@@ -127,7 +127,7 @@ fn the_sources_names_and_numbers_are_accepted() {
     assert_eq!(config.log.max_batch_bytes, 1 << 20);
 }
 
-/// S-162 S-163 S-164 S-165 S-167 S-168 S-169 S-170 S-186
+/// S-169 S-170 S-186
 #[test]
 fn every_preset_is_accepted_and_sets_what_it_says() {
     for preset in presets::PRESETS {
