@@ -1,10 +1,11 @@
 //! Configuration: what an operator writes, checked, with the place each value came from.
 //!
 //! A value comes from a flag, else the environment (`MILLRACE_LOG_SYNC` style), else the file, else
-//! the preset (`link.preset`), else its default. Nothing is silently corrected: an unknown key, a value out of range or two values
-//! that contradict each other end the start with one [`ConfigError`] that names key, value, rule
-//! and mend. Whoever runs a node hands the finished [`Config`] on; nobody else reads keys. Read
-//! `config/keys.rs` for the list of keys, `config/check.rs` for the rules between them.
+//! the preset (`link.preset`), else its default. Nothing is silently corrected: an unknown key, a
+//! value out of range or two values that contradict each other end the start with one
+//! [`ConfigError`] that names key, value, rule and mend. Whoever runs a node hands the finished
+//! [`Config`] on; nobody else reads keys. Read `config/keys.rs` for the list of keys,
+//! `config/presets.rs` for the presets, `config/check.rs` for the rules between values.
 
 mod check;
 mod file;

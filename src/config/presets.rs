@@ -21,7 +21,7 @@ pub struct Preset {
 pub const PRESETS: &[Preset] = &[
     Preset {
         name: "shanghai",
-        meaning: "the numbers of the text that the links follow (S-162..S-168)",
+        meaning: "the numbers of the text that links follow (S-162..S-168)",
         values: &[
             ("link.initial_credit", 100),
             ("link.max_batch_size", 100),
@@ -62,8 +62,8 @@ pub const PRESETS: &[Preset] = &[
             ("link.retry_backoff_ms", 2_000),
         ],
     },
-    // A core's buffers follow from block and credit: about 64 MiB a log less than by default. Segments
-    // and spares are a quarter. Its uplink comes and goes, so it asks again less often.
+    // A core's buffers follow from block and credit: about 64 MiB a log less than by default.
+    // Segments and spares are a quarter. Its uplink comes and goes, so it asks again less often.
     Preset {
         name: "edge",
         meaning: "a small machine: little memory and disk, an uplink that comes and goes",
