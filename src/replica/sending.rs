@@ -189,11 +189,17 @@ impl Leader {
             let lacks = self.sealed.iter().skip(skip);
             let oldest = lacks.clone().next();
             let room = link.sender.room();
+            // Before recovery has ended nothing has a time yet.
+            let since = if link.since == Time(0) {
+                now
+            } else {
+                link.since
+            };
             LinkView {
                 peer: link.peer,
                 status: link.status,
                 cause: link.cause.text(),
-                since_us: now.since_us(link.since),
+                since_us: now.since_us(since),
                 lag_records: records(link.matched),
                 lag_bytes: lacks.map(|sealed| sealed.weight.bytes).sum(),
                 lag_us: oldest.map_or(0, |sealed| now.0.saturating_sub(sealed.tick.0)),
@@ -202,6 +208,7 @@ impl Leader {
                 sent: link.next,
                 matched: link.matched,
                 lag_percentiles_us: [50, 95, 99].map(|p| link.lag.percentile(p)),
+                lag_buckets: link.lag.buckets(),
             }
         };
         self.links.iter().map(of).collect()

@@ -17,6 +17,7 @@ use crate::wire::body::{Body, Channel, Hello, HelloOk, PROTOCOL};
 use crate::wire::code::Code;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// The frames of an accepted connection whose first one was a Hello.
 pub(super) async fn serve_accepted(
@@ -219,7 +220,11 @@ async fn handle(
         body,
         payload,
     };
+    let began = Instant::now();
     core.deliver(local, event);
+    if let Kind::Peer { node, .. } = connection.kind.get() {
+        core.note_received(local, node, &header, began);
+    }
     Ok(true)
 }
 
