@@ -20,7 +20,9 @@ fn texts() -> Vec<Vec<u8>> {
 fn noise() -> Vec<Vec<u8>> {
     let mut state = 1_u64;
     let mut byte = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         (state >> 56) as u8
     };
     vec![(0..4096).map(|_| byte()).collect()]
@@ -79,6 +81,10 @@ fn a_header_that_lies_is_refused() {
         assert_eq!(unpack(&lie, body), Err(CodecError::Unknown(number)));
     }
     for cut in [0, 1, body.len() / 2, body.len() - 1] {
-        assert_eq!(unpack(&half, &body[..cut]), Err(CodecError::Damaged), "{cut}");
+        assert_eq!(
+            unpack(&half, &body[..cut]),
+            Err(CodecError::Damaged),
+            "{cut}"
+        );
     }
 }
