@@ -210,7 +210,6 @@ fn metrics(page: &str) -> BTreeMap<String, f64> {
     samples
 }
 
-/// S-11 S-25 S-33
 #[test]
 fn a_node_alone_tells_what_it_did() {
     let set = Set::of(1);
@@ -270,7 +269,7 @@ fn a_node_alone_tells_what_it_did() {
     );
 }
 
-/// S-34 S-35 S-159 S-160 S-161
+/// S-11 S-25 S-33 S-34 S-35
 #[test]
 fn the_four_statuses_can_be_told_apart_and_links_paused() {
     let set = Set::of(3);
@@ -304,19 +303,48 @@ fn the_four_statuses_can_be_told_apart_and_links_paused() {
     three.kill();
     let link = set.wait_for_link(3, "disconnected", |link| link["status"] == "disconnected");
     assert_ne!(link["cause"], "", "{link}");
-    let page = metrics(&set.get(0, "/metrics").1);
-    for name in [
-        "link_sent_bytes_total",
-        "link_received_bytes_total",
-        "link_cpu_seconds_total",
-    ] {
-        let of = |peer: u32| {
-            page[&format!("millrace_{name}{{origin=\"7\",shard=\"0\",peer=\"{peer}\"}}")]
-        };
-        assert!(of(2) > 0.0 && of(3) > 0.0, "{name}");
+    assert_eq!(link["last_error"], link["cause"], "{link}");
+    let _three = set.start(2);
+    let link = set.wait_for_link(3, "connected", |link| link["status"] == "replicating");
+    assert!(link["cause"] == "" && link["last_error"] != "", "{link}");
+}
+
+/// S-159 S-160 S-161
+#[test]
+fn what_each_link_takes_is_told() {
+    let set = Set::of(2);
+    let _nodes = [set.start(0), set.start(1)];
+    let even = |link: &Value| link["status"] == "replicating" && link["lag"]["records"] == 0;
+    set.wait_for_link(2, "replicating", even);
+    let page = |node: usize| metrics(&set.get(node, "/metrics").1);
+    let of = |page: &BTreeMap<String, f64>, name: &str, peer: u32| {
+        page[&format!("millrace_{name}{{origin=\"7\",shard=\"0\",peer=\"{peer}\"}}")]
+    };
+    let before = page(0);
+    set.append(1000);
+    set.wait_for_link(2, "even", even);
+    // What the follower took in shows in its own report, a little later.
+    let bytes = 1000.0 * 400.0;
+    wait_for("the follower's report", || {
+        of(&page(1), "link_received_bytes_total", 1) > bytes
+    });
+    let after = page(0);
+    let grew = |name: &str| of(&after, name, 2) - of(&before, name, 2);
+    assert!(
+        grew("link_sent_bytes_total") > bytes,
+        "{}",
+        grew("link_sent_bytes_total")
+    );
+    for name in ["link_received_bytes_total", "link_cpu_seconds_total"] {
+        assert!(grew(name) > 0.0, "{name}");
     }
-    let labels = "{origin=\"7\",shard=\"0\",peer=\"2\"}";
-    assert!(page[&format!("millrace_replication_lag_seconds_count{labels}")] > 0.0);
+    assert!(grew("replication_lag_seconds_count") > 0.0);
+    let link = set.link_to(2);
+    assert!(
+        link["network"]["sent_bytes"].as_f64().unwrap() > bytes,
+        "{link}"
+    );
+    assert!(link["cpu_s"].as_f64().unwrap() > 0.0, "{link}");
 }
 
 fn paused_from_either_side(set: &Set) {

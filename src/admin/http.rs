@@ -141,7 +141,10 @@ fn outcome(peer: NodeId, action: &str, links: &[(LogId, bool)]) -> serde_json::V
         ("pause", all, _) => format!("{changed} of {all} links with node {peer} paused"),
         (_, all, _) => format!("{changed} of {all} links with node {peer} resumed"),
     };
-    let link = |(log, changed): &(LogId, bool)| json!({ "origin": log.origin.0, "shard": log.shard.0, "changed": changed });
+    let link = |(log, changed): &(LogId, bool)| {
+        let (origin, shard) = (log.origin.0, log.shard.0);
+        json!({ "origin": origin, "shard": shard, "changed": changed })
+    };
     json!({
         "peer": peer.0,
         "action": action,

@@ -85,6 +85,108 @@ const PROCESS: &[(&str, &str, bool, &str)] = &[
     ),
 ];
 
+type LinkGauge = (
+    &'static str,
+    Option<Unit>,
+    &'static str,
+    fn(&LinkView) -> Sample,
+);
+
+type ShardRow = (&'static str, &'static str, fn(&ShardStatus) -> u64);
+
+/// Gauges of each log: name on the page, help, value.
+const SHARD_GAUGES: &[ShardRow] = &[
+    ("shard_epoch", "Epoch in force", |s| s.epoch.0.into()),
+    ("shard_log_start_blocks", "First block kept", |s| {
+        s.log_start.0
+    }),
+    ("shard_high_watermark_blocks", "Committed blocks", |s| {
+        s.high_watermark.0
+    }),
+    ("shard_durable_end_blocks", "Durable blocks", |s| {
+        s.durable_end.0
+    }),
+    ("shard_log_end_blocks", "Blocks held", |s| s.log_end.0),
+    (
+        "shard_durable_records",
+        "Offset behind the last durable record",
+        |s| s.durable_offset.0,
+    ),
+    (
+        "shard_committed_records",
+        "Offset behind the last committed record",
+        |s| s.committed_offset.0,
+    ),
+];
+
+/// Counters of each log.
+const SHARD_COUNTERS: &[ShardRow] = &[
+    ("appends", "Batches accepted from clients", |s| {
+        s.counters.appends
+    }),
+    ("blocks_sealed", "Blocks sealed here as leader", |s| {
+        s.counters.blocks_sealed
+    }),
+    ("blocks_admitted", "Blocks admitted here as follower", |s| {
+        s.counters.blocks_admitted
+    }),
+    ("blocks_cut", "Blocks cut off, torn or truncated", |s| {
+        s.counters.blocks_cut
+    }),
+    ("crc_failures", "Blocks or batches refused for a CRC", |s| {
+        s.counters.crc_failures
+    }),
+];
+
+/// Gauges of each link that this node leads.
+const LINK_GAUGES: &[LinkGauge] = &[
+    (
+        "link_status_age",
+        Some(Unit::Seconds),
+        "How long it has had this status",
+        |l| Sample::Real(seconds_of_us(l.since_us)),
+    ),
+    (
+        "link_lag_records",
+        None,
+        "Records that the follower lacks",
+        |l| Sample::Whole(l.lag_records),
+    ),
+    (
+        "link_lag",
+        Some(Unit::Bytes),
+        "Bytes of blocks that the follower lacks",
+        |l| Sample::Whole(l.lag_bytes),
+    ),
+    (
+        "link_lag",
+        Some(Unit::Seconds),
+        "Age of the oldest block that it lacks",
+        |l| Sample::Real(seconds_of_us(l.lag_us)),
+    ),
+    (
+        "link_credit_records",
+        None,
+        "Records that may still be sent",
+        |l| Sample::Whole(l.credit_records),
+    ),
+    (
+        "link_credit",
+        Some(Unit::Bytes),
+        "Bytes that may still be sent",
+        |l| Sample::Whole(l.credit_bytes),
+    ),
+    ("link_sent_blocks", None, "First block not sent", |l| {
+        Sample::Whole(l.sent.0)
+    }),
+    (
+        "link_matched_blocks",
+        None,
+        "First block not acknowledged",
+        |l| Sample::Whole(l.matched.0),
+    ),
+];
+
 /// The page.
 pub(super) fn page(snapshot: Snapshot) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("millrace");
@@ -233,52 +335,11 @@ fn shards(page: &mut Page<'_>, look: &Snapshot) -> fmt::Result {
     });
     let help = "What this node is for the log: 1 for its role, 0 for the others";
     page.gauge("shard_role", None, help, rows.collect())?;
-    type Value = fn(&ShardStatus) -> u64;
-    let gauges: [(&str, &str, Value); 7] = [
-        ("shard_epoch", "Epoch in force", |s| s.epoch.0.into()),
-        ("shard_log_start_blocks", "First block kept", |s| {
-            s.log_start.0
-        }),
-        ("shard_high_watermark_blocks", "Committed blocks", |s| {
-            s.high_watermark.0
-        }),
-        ("shard_durable_end_blocks", "Durable blocks", |s| {
-            s.durable_end.0
-        }),
-        ("shard_log_end_blocks", "Blocks held", |s| s.log_end.0),
-        (
-            "shard_durable_records",
-            "Offset behind the last durable record",
-            |s| s.durable_offset.0,
-        ),
-        (
-            "shard_committed_records",
-            "Offset behind the last committed record",
-            |s| s.committed_offset.0,
-        ),
-    ];
-    for (name, help, value) in gauges {
-        page.gauge(name, None, help, all(value))?;
+    for (name, help, value) in SHARD_GAUGES {
+        page.gauge(name, None, help, all(*value))?;
     }
-    let counters: [(&str, &str, Value); 5] = [
-        ("appends", "Batches accepted from clients", |s| {
-            s.counters.appends
-        }),
-        ("blocks_sealed", "Blocks sealed here as leader", |s| {
-            s.counters.blocks_sealed
-        }),
-        ("blocks_admitted", "Blocks admitted here as follower", |s| {
-            s.counters.blocks_admitted
-        }),
-        ("blocks_cut", "Blocks cut off, torn or truncated", |s| {
-            s.counters.blocks_cut
-        }),
-        ("crc_failures", "Blocks or batches refused for a CRC", |s| {
-            s.counters.crc_failures
-        }),
-    ];
-    for (name, help, value) in counters {
-        page.counter(name, None, help, all(value))?;
+    for (name, help, value) in SHARD_COUNTERS {
+        page.counter(name, None, help, all(*value))?;
     }
     let help = "Bytes handed to the disk, padding included";
     let written = all(|shard| shard.counters.bytes_written);
@@ -328,57 +389,9 @@ fn links(page: &mut Page<'_>, look: &Snapshot) -> fmt::Result {
     });
     let help = "The link's status: 1 for the one it has, 0 for the others";
     page.gauge("link_status", None, help, rows.collect())?;
-    type Value = fn(&LinkView) -> Sample;
-    let gauges: [(&str, Option<Unit>, &str, Value); 8] = [
-        (
-            "link_status_age",
-            Some(Unit::Seconds),
-            "How long it has had this status",
-            |l| Sample::Real(seconds_of_us(l.since_us)),
-        ),
-        (
-            "link_lag_records",
-            None,
-            "Records that the follower lacks",
-            |l| Sample::Whole(l.lag_records),
-        ),
-        (
-            "link_lag",
-            Some(Unit::Bytes),
-            "Bytes of blocks that the follower lacks",
-            |l| Sample::Whole(l.lag_bytes),
-        ),
-        (
-            "link_lag",
-            Some(Unit::Seconds),
-            "Age of the oldest block that it lacks",
-            |l| Sample::Real(seconds_of_us(l.lag_us)),
-        ),
-        (
-            "link_credit_records",
-            None,
-            "Records that may still be sent",
-            |l| Sample::Whole(l.credit_records),
-        ),
-        (
-            "link_credit",
-            Some(Unit::Bytes),
-            "Bytes that may still be sent",
-            |l| Sample::Whole(l.credit_bytes),
-        ),
-        ("link_sent_blocks", None, "First block not sent", |l| {
-            Sample::Whole(l.sent.0)
-        }),
-        (
-            "link_matched_blocks",
-            None,
-            "First block not acknowledged",
-            |l| Sample::Whole(l.matched.0),
-        ),
-    ];
-    for (name, unit, help, value) in gauges {
+    for (name, unit, help, value) in LINK_GAUGES {
         let rows = each().map(|(log, link)| (of_link(log, link.peer), value(link)));
-        page.gauge(name, unit, help, rows.collect())?;
+        page.gauge(name, unit.clone(), help, rows.collect())?;
     }
     let rows =
         each().map(|(log, link)| (of_link(log, link.peer), Sample::Counts(link.lag_buckets)));

@@ -219,6 +219,8 @@ pub struct LinkView {
     pub cause: String,
     /// For how long.
     pub since_us: u64,
+    /// The last error, even if it is over; empty if there was none.
+    pub last_error: String,
     /// Records that it lacks.
     pub lag_records: u64,
     /// Padded bytes of blocks that it lacks, as far as this leadership sealed them.
@@ -237,4 +239,10 @@ pub struct LinkView {
     pub lag_percentiles_us: [u64; 3],
     /// The same lags, counted by size.
     pub lag_buckets: Buckets,
+    /// Blocks whose lag that is.
+    pub lag_blocks: u64,
+    /// Data connections since the process started.
+    pub connections: u64,
+    /// Bytes of blocks handed to them, unpadded as they travel, resends included.
+    pub sent_bytes: u64,
 }

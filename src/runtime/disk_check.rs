@@ -77,7 +77,7 @@ pub fn memory_file_system(directory: &Path) -> io::Result<Option<&'static str>> 
     if unsafe { libc::statfs(path.as_ptr(), &mut found) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(match i64::from(found.f_type) {
+    Ok(match found.f_type {
         libc::TMPFS_MAGIC => Some("tmpfs"),
         RAMFS_MAGIC => Some("ramfs"),
         _ => None,

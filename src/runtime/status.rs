@@ -140,6 +140,7 @@ fn link(status: &ShardStatus, view: &LinkView, usage: Option<&ShardUsage>) -> Va
         "status": word(view.status),
         "cause": view.cause,
         "since_ms": view.since_us / 1000,
+        "last_error": view.last_error,
         "lag": {
             "records": view.lag_records,
             "bytes": view.lag_bytes,
@@ -150,6 +151,8 @@ fn link(status: &ShardStatus, view: &LinkView, usage: Option<&ShardUsage>) -> Va
         "matched": view.matched.0,
         "cpu_s": usage.cpu_ns as f64 / 1e9,
         "network": { "sent_bytes": usage.sent_bytes, "received_bytes": usage.received_bytes },
-        "lag_percentiles_us": { "p50": p50, "p95": p95, "p99": p99 },
+        "lag_percentiles_us": { "p50": p50, "p95": p95, "p99": p99, "count": view.lag_blocks },
+        "connections": view.connections,
+        "sent_bytes": view.sent_bytes,
     })
 }

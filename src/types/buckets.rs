@@ -1,7 +1,7 @@
 //! Counts of durations in fixed buckets: what a histogram on a metrics page is made of.
 //!
-//! Bounds are powers of two of a microsecond, from 64 us to 67 s, so that a bucket is found with one
-//! instruction and counts below a bound are exact. Constant memory, no allocation.
+//! Bounds are powers of two of a microsecond, from 64 us to 67 s, so that a bucket is found with
+//! one instruction and counts below a bound are exact. Constant memory, no allocation.
 
 /// Bounded buckets; behind them one without a bound.
 const BOUNDED: usize = 21;
