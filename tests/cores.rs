@@ -7,7 +7,7 @@
 mod node;
 
 use millrace::client::driver::blocking::Client;
-use millrace::types::{Level, LogId, Offset, OriginId, ReadLevel, ShardId};
+use millrace::types::{Epoch, Level, LogId, Offset, OriginId, ReadLevel, ShardId};
 use millrace::wire::batch;
 use millrace::wire::body::{Append, AppendOk, Body, Find, Metadata, PROTOCOL, Read, ReadOk};
 use millrace::wire::code::Code;
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 const CORES: u16 = 2;
 const SHARDS: u16 = 4;
+/// Batches of one record that `append_to_all` sends to each shard.
+const BATCHES: usize = 50;
 
 /// Whether two executors can be pinned here.
 fn has_two_cpus() -> bool {
@@ -124,6 +126,7 @@ impl Wire {
             max_bytes: 1 << 20,
             wait_ms: wait.as_millis() as u32,
             level: ReadLevel::Committed.number(),
+            last_epoch: Epoch(0),
         };
         self.send(shard, body, &[])
     }
@@ -251,7 +254,6 @@ fn a_client_on_any_port_appends_reads_waits_and_finds() {
     if !has_two_cpus() {
         return;
     }
-    const BATCHES: usize = 50;
     let places = [place()];
     let node = Node::start(&config(&places, 0, ""), &places[0].address());
     wait_until_open(&node.address, 0..SHARDS);
@@ -264,28 +266,7 @@ fn a_client_on_any_port_appends_reads_waits_and_finds() {
             panic!("metadata is answered");
         };
         assert_eq!(known.nodes[0].cores, CORES, "where each shard is asked for");
-        // All at once, to all shards: what comes back for a shard comes in the order of asking.
-        let mut asked = vec![Vec::new(); usize::from(SHARDS)];
-        for number in 0..BATCHES {
-            for shard in 0..SHARDS {
-                let value = format!("{number} through core {core}");
-                let correlation = wire.append(shard, Level::Quorum, &[value]);
-                asked[usize::from(shard)].push(correlation);
-                expected_handoffs += u64::from(shard % CORES != core);
-            }
-        }
-        let mut answers = vec![Vec::new(); usize::from(SHARDS)];
-        for _ in 0..BATCHES * usize::from(SHARDS) {
-            let (correlation, ok) = wire.appended();
-            let shard = asked.iter().position(|asked| asked.contains(&correlation));
-            answers[shard.expect("asked")].push((correlation, ok.base_offset.0));
-        }
-        let first = 1 + u64::from(core) * BATCHES as u64;
-        for (asked, answers) in asked.iter().zip(&answers) {
-            let offsets = first..first + BATCHES as u64;
-            let expected: Vec<_> = asked.iter().copied().zip(offsets).collect();
-            assert_eq!(*answers, expected, "in order");
-        }
+        expected_handoffs += append_to_all(&mut wire, core);
     }
     assert_eq!(handoffs(&node), expected_handoffs);
     for core in 0..CORES {
@@ -327,6 +308,34 @@ fn a_client_on_any_port_appends_reads_waits_and_finds() {
         }
     }
     assert!(node.stop().success());
+}
+
+/// Appends to all shards at once: what comes back for a shard comes in the order of asking. Returns
+/// how many of the requests were for another core.
+fn append_to_all(wire: &mut Wire, core: u16) -> u64 {
+    let mut elsewhere = 0;
+    let mut asked = vec![Vec::new(); usize::from(SHARDS)];
+    for number in 0..BATCHES {
+        for shard in 0..SHARDS {
+            let value = format!("{number} through core {core}");
+            let correlation = wire.append(shard, Level::Quorum, &[value]);
+            asked[usize::from(shard)].push(correlation);
+            elsewhere += u64::from(shard % CORES != core);
+        }
+    }
+    let mut answers = vec![Vec::new(); usize::from(SHARDS)];
+    for _ in 0..BATCHES * usize::from(SHARDS) {
+        let (correlation, ok) = wire.appended();
+        let shard = asked.iter().position(|asked| asked.contains(&correlation));
+        answers[shard.expect("asked")].push((correlation, ok.base_offset.0));
+    }
+    let first = 1 + u64::from(core) * BATCHES as u64;
+    for (asked, answers) in asked.iter().zip(&answers) {
+        let offsets = first..first + BATCHES as u64;
+        let expected: Vec<_> = asked.iter().copied().zip(offsets).collect();
+        assert_eq!(*answers, expected, "in order");
+    }
+    elsewhere
 }
 
 fn code_of(body: &Body) -> Code {

@@ -70,25 +70,24 @@ pub(super) fn connect(cores: usize) -> Vec<Ends> {
     let mut ends: Vec<Ends> = (0..cores)
         .map(|_| (0..cores).map(|_| None).collect())
         .collect();
-    for one in 0..cores {
-        for other in one + 1..cores {
-            let (asks_out, others_asks_in) = lane();
-            let (others_asks_out, asks_in) = lane();
-            let (answers_out, others_answers_in) = lane();
-            let (others_answers_out, answers_in) = lane();
-            ends[one][other] = Some(LaneEnds {
-                asks_out,
-                asks_in,
-                answers_out,
-                answers_in,
-            });
-            ends[other][one] = Some(LaneEnds {
-                asks_out: others_asks_out,
-                asks_in: others_asks_in,
-                answers_out: others_answers_out,
-                answers_in: others_answers_in,
-            });
-        }
+    let others = |one| (one + 1..cores).map(move |other| (one, other));
+    for (one, other) in (0..cores).flat_map(others) {
+        let (asks_out, others_asks_in) = lane();
+        let (others_asks_out, asks_in) = lane();
+        let (answers_out, others_answers_in) = lane();
+        let (others_answers_out, answers_in) = lane();
+        ends[one][other] = Some(LaneEnds {
+            asks_out,
+            asks_in,
+            answers_out,
+            answers_in,
+        });
+        ends[other][one] = Some(LaneEnds {
+            asks_out: others_asks_out,
+            asks_in: others_asks_in,
+            answers_out: others_answers_out,
+            answers_in: others_answers_in,
+        });
     }
     ends
 }

@@ -54,7 +54,7 @@ impl Metronome {
         }
     }
 
-    /// The task that is woken: calls `stop` once when a stop was asked for and `hear` each time, and
+    /// The task that is woken: calls `stop` once when a stop was asked for and `hear` each time. It
     /// never ends.
     pub(super) async fn listen(&self, stop: impl Fn(), hear: impl Fn()) {
         let mut told = false;
