@@ -2,8 +2,8 @@
 //!
 //! Reads no further while the client has too much unanswered, in bytes of appends, in requests or
 //! in answers that it does not take off its socket. Checks what must hold before a payload gets a
-//! buffer; what a batch must be is the shard's to say. A frame for another core's shard is handed to
-//! that core (see `handoff.rs`). Follow an append: here, `driver.rs`, `shard.rs`.
+//! buffer; what a batch must be is the shard's to say. A frame for another core's shard is handed
+//! to that core (see `handoff.rs`). Follow an append: here, `driver.rs`, `shard.rs`.
 
 use super::connection::{Connection, Kind};
 use super::driver::Core;
