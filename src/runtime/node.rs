@@ -10,7 +10,7 @@ use crate::shard::ShardStatus;
 use crate::snapshot::{Board, CoreReport, Mailbox, Slot, Snapshot};
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Instant;
 
 /// One node.
@@ -31,6 +31,10 @@ pub(super) struct Node {
     pub(super) mailboxes: Vec<Mailbox>,
     pub(super) started: Instant,
     pub(super) counters: Counters,
+    /// Requests that each core has handed to another one since the start: clients on a wrong port.
+    pub(super) handoffs: Vec<AtomicU64>,
+    /// Cores whose shards have all stopped.
+    pub(super) cores_stopped: AtomicUsize,
     /// Boot id of the running kernel.
     pub(super) boot_id: [u8; 16],
     /// The operator says that this node's blank disk is a new one.

@@ -46,6 +46,7 @@ fn json(node: &Node, statuses: &[ShardStatus], cores: &[Arc<CoreReport>]) -> Val
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": node.started.elapsed().as_secs_f64(),
         "cores": node.config.cores.count,
+        "core_handoffs": node.handoffs.iter().map(count).collect::<Vec<_>>(),
         "stopping": cores.iter().any(|core| core.stopping),
         "admin": config.node.admin.as_ref().map(|address| json!({
             "address": address,
@@ -61,6 +62,7 @@ fn json(node: &Node, statuses: &[ShardStatus], cores: &[Arc<CoreReport>]) -> Val
             "unknown_frames": count(&node.counters.unknown_frames),
             "refused_peers": count(&node.counters.refused_peers),
             "connections_accepted": count(&node.counters.accepted),
+            "handoffs": node.handoffs.iter().map(count).sum::<u64>(),
             "connections_open": cores.iter().map(|core| core.connections_open).sum::<usize>(),
             "buffer_bytes": cores.iter().map(|core| core.buffer_bytes).sum::<usize>(),
             "segments_ready": node.spares.ready(),
