@@ -42,6 +42,7 @@ use crate::types::{BlockNo, ConnectionId, Epoch, LogId, NodeId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, Channel, CreditLimits, PauseReason, ReplicaMemory};
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 
 /// Settings of a replica. Times in microseconds.
 #[derive(Clone, Debug)]
@@ -235,7 +236,7 @@ impl Replica {
             "{}: a peer says {code:?} ({}, {})",
             self.state.config.log, error.detail, error.detail_two
         );
-        self.state.notice(true, text);
+        self.state.notice(Message::PeerError, text);
         if code != Code::OutOfRange {
             self.state.close(connection, code);
             self.peer_down(now, connection);

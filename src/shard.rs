@@ -25,6 +25,7 @@ use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, CreditLimits, FindOk, ReplicaMemory};
 use crate::wire::checkpoint::Memory;
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 use clients::{Clients, PendingAppend, WaitingRead};
 pub use config::{LinkConfig, ShardConfig};
 pub use event::{Action, Event, Notice, Part, Request};
@@ -288,7 +289,7 @@ impl Shard {
                 if let Some(torn) = recovered.torn {
                     self.counters.blocks_cut += torn.blocks;
                     let text = format!("cut a torn tail: {} from block {}", torn.blocks, torn.from);
-                    self.notice(false, text);
+                    self.notice(Message::TornTail, text);
                 }
             }
             LogOutput::Refused(refusal) => self.close(now, refusal.to_string()),
@@ -407,12 +408,11 @@ impl Shard {
                 self.opening = None;
                 self.log.discard_open();
                 self.pending.end_all(Code::Unknown);
-                self.notice(true, format!("lost the leadership of epoch {epoch}"));
+                let text = format!("lost the leadership of epoch {epoch}");
+                self.notice(Message::EpochLost, text);
             }
             replica::Output::Suspect { block } => self.log.forget_recent(block),
-            replica::Output::Notice { grave, text } => {
-                self.actions.push_back(Action::Log(Notice { grave, text }));
-            }
+            replica::Output::Notice { message, text } => self.notice(message, text),
         }
     }
 
@@ -452,7 +452,8 @@ impl Shard {
             true => text,
             false => format!("{text}; mend: {}", Code::LogFailed.mend()),
         };
-        self.notice(true, format!("log closed until restart: {text}"));
+        let line = format!("log closed until restart: {text}");
+        self.notice(Message::LogClosed, line);
         self.failed = text;
         self.replica.latched(now);
         // Their blocks may be with followers and come to be committed after a restart.
@@ -463,9 +464,15 @@ impl Shard {
         }
     }
 
-    fn notice(&mut self, grave: bool, text: String) {
-        let text = format!("{}: {text}", self.config.wal.log);
-        self.actions.push_back(Action::Log(Notice { grave, text }));
+    /// A leaf may begin its text with the log; a line has it apart.
+    fn notice(&mut self, message: impl Into<Message>, text: String) {
+        let log = self.config.wal.log;
+        let alone = text.strip_prefix(&format!("{log}: ")).map(str::to_owned);
+        self.actions.push_back(Action::Log(Notice {
+            message: message.into(),
+            log,
+            text: alone.unwrap_or(text),
+        }));
     }
 
     fn on_time(&mut self, now: Time, buffers: &mut dyn Buffers) {

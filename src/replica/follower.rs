@@ -21,6 +21,7 @@ use crate::wire::body::{
     Resume,
 };
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 use std::collections::VecDeque;
 
 /// A run that was written and is not yet durable.
@@ -406,7 +407,7 @@ impl Follower {
                 "{}: blocks from {from} on were cut: the leader of epoch {} has others there",
                 state.config.log, self.epoch
             );
-            state.notice(false, text);
+            state.notice(Message::BlocksCut, text);
             // What was cut off will never become durable; its buffers are free with the writes.
             let cut: Vec<Arrived> = self
                 .arrived
@@ -536,7 +537,7 @@ impl Follower {
             state.config.log,
             now.since_us(self.heard) / 1000
         );
-        state.notice(true, text);
+        state.notice(Message::LeaderSilent, text);
         let found = self.data.iter().find(|(_, peer)| *peer == leader).copied();
         if let Some((connection, _)) = found {
             state.close(connection, Code::Timeout);

@@ -20,6 +20,7 @@ use crate::wire::body::{
     Body, CreditLimits, Error, Nack, Ping, Pong, Position, ReplicateOk, Resume, Where,
 };
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 use std::collections::VecDeque;
 
 /// A block that this leadership sealed.
@@ -221,7 +222,7 @@ impl Leader {
                 body.durable_end,
                 view.log_end()
             );
-            state.notice(true, text);
+            state.notice(Message::AckPastEnd, text);
             let cause = Cause::Refused(Code::BadFrame);
             return self.drop_link(now, index, Code::BadFrame, cause, state);
         }
@@ -231,7 +232,7 @@ impl Leader {
                 "{}: the memory of node {} is {:?}",
                 state.config.log, link.peer, body.memory
             );
-            state.notice(false, text);
+            state.notice(Message::MemoryChanged, text);
         }
         let acked = link.acked(now, body.durable_end);
         let (from, end) = (acked.start.max(self.sealed_first), acked.end);
@@ -273,7 +274,7 @@ impl Leader {
                     "{}: node {} holds other committed blocks at block {}; nothing is deleted",
                     state.config.log, link.peer, body.next
                 );
-                state.notice(true, text);
+                state.notice(Message::LogsDiverged, text);
             }
             Refusal::Hopeless => self.drop_link(now, index, code, Cause::Refused(code), state),
         }
@@ -339,7 +340,7 @@ impl Leader {
             self.epoch_block = header.block;
             self.phase = Phase::Open;
             let text = format!("{}: leads epoch {}", state.config.log, self.epoch);
-            state.notice(false, text);
+            state.notice(Message::EpochOpened, text);
         }
         self.commit(state, view);
     }
@@ -437,7 +438,7 @@ impl Leader {
                 "{}: node {} acked up to block {acked_before} and now holds {}: lost state",
                 state.config.log, link.peer, link.matched
             );
-            state.notice(true, text);
+            state.notice(Message::StateLost, text);
         }
         self.commit(state, view);
     }

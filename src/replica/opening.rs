@@ -23,6 +23,7 @@ use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, Fetch, Nack, ReplicaMemory};
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 
 /// How far the opening has come. `Leader::epoch` is the number from `Saving` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +147,7 @@ impl Leader {
             state.out.push_back(Output::Fenced { epoch });
             let text =
                 format!("{log}: epoch {epoch} is over: epoch {above} was promised elsewhere");
-            state.notice(true, text);
+            state.notice(Message::EpochLost, text);
         }
         // Flow control belongs to one connection and one epoch.
         for link in &mut self.links {
@@ -225,7 +226,7 @@ impl Leader {
                     self.links.len(),
                     state.promise.memory
                 );
-                state.notice(true, text);
+                state.notice(Message::EpochWaits, text);
             }
             return;
         }
@@ -335,7 +336,7 @@ impl Leader {
                     asked: false,
                     writing: None,
                 };
-                state.notice(false, text);
+                state.notice(Message::BlocksCopied, text);
                 Phase::Fetching(fetching)
             }
             _ => Phase::Settling,
@@ -382,7 +383,7 @@ impl Leader {
             "{}: cannot lead: the most up-to-date member holds other blocks at block {at}",
             state.config.log
         );
-        state.notice(true, text);
+        state.notice(Message::CannotLead, text);
         self.start_over(now, state);
     }
 

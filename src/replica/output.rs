@@ -8,6 +8,7 @@ use crate::types::{BlockNo, Buckets, ConnectionId, Epoch, NodeId};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, CreditLimits, FetchOk, PauseReason, ReplicaMemory, Replicate};
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 
 /// What the checkpoint must remember for the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +83,8 @@ pub enum Output {
     },
     /// Tell operators.
     Notice {
-        /// Whether somebody should look at it.
-        grave: bool,
+        /// Which entry of the catalogue.
+        message: Message,
         /// What changed, with names and numbers.
         text: String,
     },

@@ -13,6 +13,7 @@ use crate::limits::LINK_QUEUE_BYTES;
 use crate::types::{BlockNo, ConnectionId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{CreditLimits, Replicate};
+use crate::wire::message::Message;
 
 impl Leader {
     /// The weight of a block, if it was sealed here and is remembered.
@@ -164,17 +165,23 @@ impl Leader {
             return;
         }
         let (log, peer, why) = (state.config.log, link.peer, cause.text());
-        let (grave, text) = match status {
-            LinkStatus::Replicating => (false, "replicating".to_owned()),
+        let (message, text) = match status {
+            LinkStatus::Replicating => (Message::LinkReplicating, "replicating".to_owned()),
             LinkStatus::WaitingForCredit => {
                 link.credit_told_at = Some(now);
                 // S-113: the source's words.
-                (true, "replication paused: credit exhausted".to_owned())
+                let text = "replication paused: credit exhausted".to_owned();
+                (Message::LinkWaitsForCredit, text)
             }
-            LinkStatus::Paused => (link.stopped.is_some(), format!("paused ({why})")),
-            LinkStatus::Disconnected => (true, format!("disconnected ({why})")),
+            LinkStatus::Paused if link.stopped.is_some() => {
+                (Message::LinkStopped, format!("paused ({why})"))
+            }
+            LinkStatus::Paused => (Message::LinkPaused, format!("paused ({why})")),
+            LinkStatus::Disconnected => {
+                (Message::LinkDisconnected, format!("disconnected ({why})"))
+            }
         };
-        state.notice(grave, format!("{log}: link to node {peer}: {text}"));
+        state.notice(message, format!("{log}: link to node {peer}: {text}"));
     }
 
     /// The links as operators see them.

@@ -13,10 +13,11 @@ use super::handoff::{self, Handoffs};
 use super::local::{Clock, Signal};
 use super::node::Node;
 use crate::limits;
-use crate::shard::{Action, Event, Part, Request, Shard, ShardStatus};
+use crate::shard::{Action, Event, Notice, Part, Request, Shard, ShardStatus};
 use crate::snapshot::ShardUsage;
 use crate::types::{ConnectionId, LogId, NodeId, ShardId, Time};
 use crate::wire::body::Body;
+use crate::wire::message::Severity;
 use glommio::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -256,8 +257,7 @@ impl Core {
                 }
             }
             Action::Release(buffer) => self.pool.borrow_mut().release(buffer),
-            Action::Log(notice) if notice.grave => tracing::error!("{}", notice.text),
-            Action::Log(notice) => tracing::info!("{}", notice.text),
+            Action::Log(notice) => say(&notice),
             Action::Stopped => self.shards.borrow_mut()[log].stopped = true,
         }
     }
@@ -416,5 +416,16 @@ impl Core {
             self.note_deadline();
             glommio::yield_if_needed().await;
         }
+    }
+}
+
+/// Writes a line for operators.
+fn say(notice: &Notice) {
+    let Notice { message, log, text } = notice;
+    let id = message.name();
+    match message.severity() {
+        Severity::Info => tracing::info!(id, %log, "{text}"),
+        Severity::Warn => tracing::warn!(id, %log, "{text}"),
+        Severity::Error => tracing::error!(id, %log, "{text}"),
     }
 }
