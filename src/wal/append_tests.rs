@@ -34,6 +34,7 @@ fn an_idle_log_writes_a_block_per_append() {
     assert_eq!(rig.values(), expected);
 }
 
+/// S-166
 #[test]
 fn a_busy_log_fills_blocks() {
     let mut rig = Rig::created(config());
@@ -53,6 +54,7 @@ fn a_busy_log_fills_blocks() {
     assert_eq!(rig.values().len(), 50);
 }
 
+/// S-166
 #[test]
 fn the_oldest_append_waits_no_longer_than_its_time() {
     let mut rig = Rig::created(config());
