@@ -34,7 +34,6 @@ fn an_idle_log_writes_a_block_per_append() {
     assert_eq!(rig.values(), expected);
 }
 
-/// S-166
 #[test]
 fn a_busy_log_fills_blocks() {
     let mut rig = Rig::created(config());
@@ -69,6 +68,7 @@ fn the_oldest_append_waits_no_longer_than_its_time() {
     assert_eq!(rig.log.log_end(), BlockNo(2));
 }
 
+/// S-166
 #[test]
 fn full_means_keep_it_and_come_again() {
     let mut rig = Rig::created(config());
@@ -79,6 +79,10 @@ fn full_means_keep_it_and_come_again() {
     }
     let refused = rig.append(&value(taken, 15_000));
     assert_eq!(refused, Err(AppendRefusal::Full));
+    assert!(
+        rig.log.log_end() > BlockNo(1),
+        "a full block waits for no time to pass"
+    );
     rig.run();
     rig.append(&value(taken, 15_000)).expect("room again");
     rig.run();
