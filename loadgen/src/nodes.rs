@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::exchange;
+use crate::report::{Lag, LinkReport};
 
 /// Time between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(100);
@@ -23,6 +24,8 @@ pub struct Process {
     pub cpu_s: f64,
     /// Bytes handed to the block devices so far.
     pub write_bytes: u64,
+    /// Resident memory now, bytes.
+    pub rss: u64,
     /// Largest resident memory so far, bytes.
     pub rss_max: u64,
 }
@@ -40,6 +43,7 @@ impl Process {
         Ok(Process {
             cpu_s: cpu_ticks(&stat) as f64 / ticks_per_s as f64,
             write_bytes: number_after(&io, "write_bytes:"),
+            rss: number_after(&status, "VmRSS:") * 1024,
             rss_max: number_after(&status, "VmHWM:") * 1024,
         })
     }
@@ -90,22 +94,46 @@ impl NodeStatus {
         self.0["counters"][key].as_u64().unwrap_or(0)
     }
 
-    /// Replication lag of each link that this node leads: p50, p95, p99, microseconds.
-    pub fn lags_us(&self) -> Vec<[u64; 3]> {
+    /// Replication lag of each link that this node leads, since its process started.
+    pub fn lags(&self) -> Vec<Lag> {
         let lag = |link: &Value| {
-            let lag = |percentile| link["lag_percentiles_us"][percentile].as_u64();
-            ["p50", "p95", "p99"].map(|percentile| lag(percentile).unwrap_or(0))
+            let of = |key| link["lag_percentiles_us"][key].as_u64().unwrap_or(0);
+            let [p50, p95, p99, blocks] = ["p50", "p95", "p99", "count"].map(of);
+            Lag {
+                p50,
+                p95,
+                p99,
+                blocks,
+            }
         };
-        self.links().map(lag).collect()
+        self.raw_links().map(lag).collect()
+    }
+
+    /// Each link that this node leads.
+    pub fn links(&self) -> Vec<LinkReport> {
+        let report = |link: &Value| {
+            let number = |value: &Value| value.as_u64().unwrap_or(0);
+            LinkReport {
+                shard: number(&link["shard"]),
+                peer: number(&link["peer"]),
+                status: link["status"].as_str().unwrap_or("").to_owned(),
+                sent_bytes: number(&link["sent_bytes"]),
+                connections: number(&link["connections"]),
+                credit_records: number(&link["credit"]["records"]),
+                credit_bytes: number(&link["credit"]["bytes"]),
+                lag_records: number(&link["lag"]["records"]),
+            }
+        };
+        self.raw_links().map(report).collect()
     }
 
     /// Records that this node's followers lack, over all links.
     pub fn records_behind(&self) -> u64 {
         let behind = |link: &Value| link["lag"]["records"].as_u64().unwrap_or(0);
-        self.links().map(behind).sum()
+        self.raw_links().map(behind).sum()
     }
 
-    fn links(&self) -> impl Iterator<Item = &Value> {
+    fn raw_links(&self) -> impl Iterator<Item = &Value> {
         self.0["links"].as_array().into_iter().flatten()
     }
 }

@@ -28,8 +28,9 @@ fn a_status_is_read_by_key() {
             {"shard": 1, "role": "follower", "counters": {"crc_failures": 3}},
         ],
         "links": [
-            {"shard": 0, "peer": 1, "lag": {"records": 4},
-              "lag_percentiles_us": {"p50": 1, "p95": 2, "p99": 3}},
+            {"shard": 0, "peer": 1, "lag": {"records": 4}, "status": "replicating",
+              "sent_bytes": 77, "connections": 2, "credit": {"records": 8, "bytes": 9},
+              "lag_percentiles_us": {"p50": 1, "p95": 2, "p99": 3, "count": 12}},
             {"shard": 0, "peer": 3, "lag": {"records": 5},
               "lag_percentiles_us": {"p50": 4, "p95": 5, "p99": 6}},
         ],
@@ -41,5 +42,24 @@ fn a_status_is_read_by_key() {
         (5, 0)
     );
     assert_eq!(status.records_behind(), 9);
-    assert_eq!(status.lags_us(), [[1, 2, 3], [4, 5, 6]]);
+    let lag = |p50, p95, p99, blocks| Lag {
+        p50,
+        p95,
+        p99,
+        blocks,
+    };
+    assert_eq!(status.lags(), [lag(1, 2, 3, 12), lag(4, 5, 6, 0)]);
+    let links = status.links();
+    let expected = LinkReport {
+        shard: 0,
+        peer: 1,
+        status: "replicating".to_owned(),
+        sent_bytes: 77,
+        connections: 2,
+        credit_records: 8,
+        credit_bytes: 9,
+        lag_records: 4,
+    };
+    assert_eq!(links[0], expected);
+    assert_eq!((links[1].peer, links[1].sent_bytes), (3, 0));
 }
