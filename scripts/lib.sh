@@ -86,3 +86,34 @@ supervise() {
 place() {
     printf '%s\n' --cluster "$root/scripts/cluster" --bin "$bin" --work "$work"
 }
+
+# Builds, and runs one command of loadgen in a folder of its own, with the flags of this script:
+#   run_experiment COMMAND 'FLAG...' ARGUMENT...
+# The flags named go to it as they are; --json, --dir and --help are understood everywhere.
+run_experiment() {
+    local command="$1" known=" $2 " dir="$root" flags=() places=()
+    shift 2
+    while (($# > 0)); do
+        case "$1" in
+            --help | -h)
+                usage
+                exit 0
+                ;;
+        esac
+        (($# > 1)) || refuse "$1: no such flag, or its value is missing"
+        case "$1" in
+            --json) flags+=("$1" "$(absolute "$2")") ;;
+            --dir) dir="$(absolute "$2")" ;;
+            *)
+                [[ "$known" == *" $1 "* ]] || refuse "$1: no such flag"
+                flags+=("$1" "$2")
+                ;;
+        esac
+        shift 2
+    done
+    echo '== building' >&2
+    build
+    begin_work "$dir"
+    mapfile -t places < <(place)
+    supervise "$bin/loadgen" "$command" "${places[@]}" "${flags[@]}"
+}

@@ -209,6 +209,7 @@ impl Shard {
             committed_offset: self.committed_offset,
             failed: self.failed.clone(),
             counters: self.counters,
+            granted: self.replica.granted(),
             links: self.replica.links(now, &view),
         }
     }

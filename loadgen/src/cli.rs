@@ -14,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::Failure;
 use crate::lab;
 use crate::lab::bench::{self, BenchArgs};
+use crate::lab::reconnect::{self, ReconnectArgs};
 use crate::lab::stall::{self, StallArgs};
 use crate::lab::sweep::{self, SweepArgs};
 use crate::ledger::Ledger;
@@ -49,6 +50,8 @@ enum Command {
     Sweep(Box<SweepArgs>),
     /// Stop a follower of a fresh cluster under load and judge what that costs
     Stall(StallArgs),
+    /// Cut the links of a fresh cluster under load and hold every account of credit against it
+    Reconnect(ReconnectArgs),
     /// Stand between nodes: delay their connections, or cut them
     Proxy(ProxyArgs),
     /// Put a run and its verification together; exit 0 only if everything holds
@@ -145,6 +148,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::bench(&args),
         Command::Sweep(args) => sweep::sweep(&args),
         Command::Stall(args) => stall::stall(&args),
+        Command::Reconnect(args) => reconnect::reconnect(&args),
         Command::Proxy(args) => proxy(&args),
         Command::Summary(args) => summary(&args),
     };

@@ -9,6 +9,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::exchange;
@@ -62,6 +63,15 @@ fn number_after(text: &str, key: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(key));
     let number = line.and_then(|line| line.split_whitespace().next());
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// One side's account of a link's credit on its present connection: records, then bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Books {
+    /// Sent, or arrived.
+    pub used: [u64; 2],
+    /// Granted so far.
+    pub limit: [u64; 2],
 }
 
 /// One node's status.
@@ -127,6 +137,19 @@ impl NodeStatus {
         self.raw_links().map(report).collect()
     }
 
+    /// The sender's account of a link that this node leads; none if the node shows none.
+    pub fn sender(&self, shard: u64, peer: u64) -> Option<Books> {
+        let same = |link: &&Value| link["shard"] == shard && link["peer"] == peer;
+        books(&self.raw_links().find(same)?["credit"])
+    }
+
+    /// The receiver's account of the link that brings this node a shard, and what it holds of it.
+    pub fn receiver(&self, shard: u64) -> Option<(Books, [u64; 2])> {
+        let shards = self.0["shards"].as_array()?;
+        let granted = &shards.iter().find(|other| other["shard"] == shard)?["granted"];
+        Some((books(granted)?, units(&granted["held"])?))
+    }
+
     /// Records that this node's followers lack, over all links.
     pub fn records_behind(&self) -> u64 {
         let behind = |link: &Value| link["lag"]["records"].as_u64().unwrap_or(0);
@@ -136,6 +159,17 @@ impl NodeStatus {
     fn raw_links(&self) -> impl Iterator<Item = &Value> {
         self.0["links"].as_array().into_iter().flatten()
     }
+}
+
+fn books(account: &Value) -> Option<Books> {
+    Some(Books {
+        used: units(&account["used"])?,
+        limit: units(&account["limit"])?,
+    })
+}
+
+fn units(credit: &Value) -> Option<[u64; 2]> {
+    Some([credit["records"].as_u64()?, credit["bytes"].as_u64()?])
 }
 
 /// Waits until every follower holds what its leader holds; says whether that came within `limit`.

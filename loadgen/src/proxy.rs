@@ -244,9 +244,11 @@ fn write_late(mut to: TcpStream, pieces: &Receiver<(Instant, Vec<u8>)>) {
 }
 
 type Hello = millrace::wire::body::Hello;
+/// The bytes of a first frame, and the Hello with its log if it is one.
+type First = (Vec<u8>, Option<(Hello, LogId)>);
 
 /// The first frame up to its payload, and what it says if it is a Hello.
-fn first_frame(stream: &mut TcpStream) -> io::Result<(Vec<u8>, Option<(Hello, LogId)>)> {
+fn first_frame(stream: &mut TcpStream) -> io::Result<First> {
     let mut bytes = vec![0; FRAME_HEADER];
     stream.read_exact(&mut bytes)?;
     let head = bytes.first_chunk::<FRAME_HEADER>().expect("read just now");

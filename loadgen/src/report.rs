@@ -277,6 +277,19 @@ impl Report {
              blocks)",
             grouped(lag.blocks)
         );
+        self.describe_nodes(&mut out);
+        out
+    }
+
+    /// Every link with the node that leads it.
+    pub fn links(&self) -> impl Iterator<Item = (u64, &LinkReport)> {
+        let of = |node: &NodeReport| node.id;
+        self.nodes
+            .iter()
+            .flat_map(move |node| node.links.iter().map(move |link| (of(node), link)))
+    }
+
+    fn describe_nodes(&self, out: &mut String) {
         for node in &self.nodes {
             let _ = writeln!(
                 out,
@@ -301,15 +314,6 @@ impl Report {
                 link.status
             );
         }
-        out
-    }
-
-    /// Every link with the node that leads it.
-    pub fn links(&self) -> impl Iterator<Item = (u64, &LinkReport)> {
-        let of = |node: &NodeReport| node.id;
-        self.nodes
-            .iter()
-            .flat_map(move |node| node.links.iter().map(move |link| (of(node), link)))
     }
 
     /// Keys and what the codec did, as far as there are any.

@@ -232,10 +232,7 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
             args.in_flight
         ));
     }
-    let valid = |seconds: f64| (0.0..1e6).contains(&seconds);
-    if !valid(args.warmup) || !valid(args.seconds) || args.seconds == 0.0 {
-        return bad("--seconds, --warmup: below 1,000,000 seconds; --seconds above 0".to_owned());
-    }
+    times(args)?;
     let shards = shards(args, metadata)?;
     let connections = args.connections.unwrap_or(16.max(shards.len() as u32));
     if (connections as usize) < shards.len() || connections > 4096 {
@@ -267,6 +264,15 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
         acks: args.acks.clone(),
         disk: args.disk.clone(),
     })
+}
+
+fn times(args: &RunArgs) -> Result<(), Failure> {
+    let valid = |seconds: f64| (0.0..1e6).contains(&seconds);
+    if valid(args.warmup) && valid(args.seconds) && args.seconds > 0.0 {
+        return Ok(());
+    }
+    let text = "--seconds, --warmup: below 1,000,000 seconds; --seconds above 0";
+    Err(Failure::BadInput(text.to_owned()))
 }
 
 /// The keys of each shard; none if none are asked for.

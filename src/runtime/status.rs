@@ -6,7 +6,8 @@
 
 use super::driver::Core;
 use crate::shard::ShardStatus;
-use crate::shard::status::{LinkStatus, LinkView, Role};
+use crate::shard::status::{Account, LinkStatus, LinkView, Role};
+use crate::wire::body::CreditLimits;
 use crate::wire::record;
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
@@ -78,6 +79,7 @@ fn shard(status: &ShardStatus) -> Value {
         "durable_offset": status.durable_offset.0,
         "committed_offset": status.committed_offset.0,
         "failed": status.failed,
+        "granted": granted(&status.granted),
         "counters": {
             "appends": status.counters.appends,
             "blocks_sealed": status.counters.blocks_sealed,
@@ -110,11 +112,28 @@ fn link(status: &ShardStatus, view: &LinkView) -> Value {
             "bytes": view.lag_bytes,
             "seconds": view.lag_us as f64 / 1e6,
         },
-        "credit": { "records": view.credit_records, "bytes": view.credit_bytes },
+        "credit": {
+            "records": view.credit_records,
+            "bytes": view.credit_bytes,
+            "used": units(view.account.used),
+            "limit": units(view.account.limit),
+        },
         "sent": view.sent.0,
         "matched": view.matched.0,
         "lag_percentiles_us": { "p50": p50, "p95": p95, "p99": p99, "count": view.lag_blocks },
         "connections": view.connections,
         "sent_bytes": view.sent_bytes,
     })
+}
+
+fn granted(account: &Account) -> Value {
+    json!({
+        "used": units(account.used),
+        "limit": units(account.limit),
+        "held": units(account.held),
+    })
+}
+
+fn units(credit: CreditLimits) -> Value {
+    json!({ "records": credit.records, "bytes": credit.bytes })
 }

@@ -10,6 +10,7 @@ pub mod bench;
 pub mod cases;
 pub mod child;
 pub mod cluster;
+pub mod reconnect;
 pub mod space;
 pub mod stall;
 pub mod sweep;

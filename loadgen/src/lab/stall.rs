@@ -299,7 +299,7 @@ fn rate_between(text: &str, from_ms: u64, to_ms: u64) -> f64 {
     let Some(first) = within.next() else {
         return 0.0;
     };
-    let last = within.last().unwrap_or(first);
+    let last = within.next_back().unwrap_or(first);
     let seconds = (last.0 - first.0) as f64 / 1000.0;
     if seconds > 0.0 {
         (last.1 - first.1) as f64 / seconds
