@@ -223,12 +223,12 @@ impl Shared {
         let mut piece = vec![0; PIECE];
         while let Ok(count @ 1..) = from.read(&mut piece) {
             self.bytes.fetch_add(count as u64, Ordering::Relaxed);
+            if let Some(seen) = seen {
+                seen.store(true, Ordering::Relaxed);
+            }
             let due = Instant::now() + delay;
             if sender.send((due, piece[..count].to_vec())).is_err() {
                 return;
-            }
-            if let Some(seen) = seen {
-                seen.store(true, Ordering::Relaxed);
             }
         }
     }

@@ -8,12 +8,13 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 
 use super::cases::{CASES, Case, Run, Standing};
-use super::cluster::{Cluster, Setup};
+use super::cluster::{Cluster, PEER_PORTS, Setup};
 use super::{Load, Place, disk_limit, go_on, median, say, space, write_json};
 use crate::Failure;
 use crate::report::grouped;
@@ -158,6 +159,7 @@ fn once(args: &BenchArgs, place: &Place, case: &Case) -> Result<Run, Failure> {
             .iter()
             .map(|text| (*text).to_owned())
             .collect(),
+        peer_ports: if case.delay_ms > 0 { PEER_PORTS } else { 0 },
         ..Setup::default()
     };
     // JSON values, no codec and `quorum` are the defaults: naming them would shut out older
@@ -171,10 +173,14 @@ fn once(args: &BenchArgs, place: &Place, case: &Case) -> Result<Run, Failure> {
         seconds: args.seconds,
         more: Vec::new(),
     };
-    let cluster = Cluster::up(place, &setup, setup.free_base_port()?)?;
+    let base_port = setup.free_base_port()?;
+    let delay = Duration::from_millis(case.delay_ms);
+    let proxy = (case.delay_ms > 0).then(|| setup.proxy(base_port, delay));
+    let proxy = proxy.transpose()?;
+    let cluster = Cluster::up(place, &setup, base_port)?;
     let report = load.run(&cluster)?;
     cluster.stop()?;
-    drop(cluster);
+    drop((cluster, proxy));
     go_on()?;
     let after = disk_limit(place)?;
     Ok(Run::new(report, [before, after], NODES, args.seconds))

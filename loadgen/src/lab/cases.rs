@@ -3,7 +3,8 @@
 //! Three nodes with their defaults on one machine, level `quorum`, JSON values, no codec. A floor
 //! is a rate of a closed loop. Where the disk is slower than the floor needs, the floor counts as
 //! met if the nodes use at least half of what the disk can do: every byte is written three times. A
-//! goal is the replication lag of an open loop (S-156). Pure: numbers in, judgement out. Read
+//! goal is the replication lag of an open loop (S-156; over an emulated WAN of
+//! 30 ms there and back S-157). Pure: numbers in, judgement out. Read
 //! `bench.rs` for who runs them.
 
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,8 @@ pub struct Case {
     pub rate: Option<f64>,
     /// Settings that are not the nodes' defaults.
     pub settings: &'static [&'static str],
+    /// How late each direction between two nodes is; 0: as on loopback.
+    pub delay_ms: u64,
     /// What it must reach.
     pub goal: Goal,
 }
@@ -56,6 +59,7 @@ const fn closed(name: &'static str, record_bytes: u64, batch_records: u64, goal:
         batch_records,
         rate: None,
         settings: &[],
+        delay_ms: 0,
         goal,
     }
 }
@@ -67,18 +71,24 @@ const fn open(name: &'static str, settings: &'static [&'static str], goal: Goal)
         batch_records: 100,
         rate: Some(50_000.0),
         settings,
+        delay_ms: 0,
         goal,
     }
 }
 
 /// Every case, in the order in which they run.
-pub const CASES: [Case; 6] = [
+pub const CASES: [Case; 7] = [
     closed("100b", 100, 100, Goal::Records(400_000.0)),
     closed("1k", 1024, 100, Goal::Records(120_000.0)),
     closed("16k", 16_384, 8, Goal::Megabytes(200.0)),
     closed("single", 100, 1, Goal::Shown),
     open("open", &[], Goal::Lag([5.0, 15.0, 30.0])),
     open("shanghai", &["link.preset=shanghai"], Goal::Shown),
+    Case {
+        rate: Some(5_000.0),
+        delay_ms: 15,
+        ..open("wan", &["link.preset=wan"], Goal::Lag([50.0, 150.0, 300.0]))
+    },
 ];
 
 /// What came of a case once.

@@ -55,7 +55,7 @@ fn a_load_that_was_cut_short_never_counts() {
     assert!(Standing::Cut.fails());
 }
 
-/// D-S10
+/// D-S10 S-156
 #[test]
 fn the_lag_goal_is_held_at_all_three_percentiles_and_at_the_rate() {
     let standing = |records_per_s, [p50, p95, p99]: [u64; 3], blocks| {
@@ -83,8 +83,42 @@ fn the_lag_goal_is_held_at_all_three_percentiles_and_at_the_rate() {
 #[test]
 fn the_cases_are_those_of_the_floors() {
     let names: Vec<_> = CASES.iter().map(|case| case.name).collect();
-    assert_eq!(names, ["100b", "1k", "16k", "single", "open", "shanghai"]);
+    assert_eq!(
+        names,
+        ["100b", "1k", "16k", "single", "open", "shanghai", "wan"]
+    );
     assert_eq!(case("16k").batch_records, 8);
     assert_eq!(case("single").batch_records, 1);
     assert_eq!(case("shanghai").settings, ["link.preset=shanghai"]);
+}
+
+/// S-152 S-153 S-154 S-155
+#[test]
+fn the_cases_take_the_figures_of_the_source() {
+    assert_eq!(case("open").rate, Some(50_000.0));
+    assert_eq!(
+        (case("wan").rate, case("wan").delay_ms),
+        (Some(5_000.0), 15)
+    );
+    // The preset closes a block at 100 records: at each of these batches.
+    for name in ["open", "shanghai", "wan"] {
+        assert_eq!(case(name).batch_records, 100);
+    }
+    // The preset waits for 10 ms, and so do the nodes' defaults.
+    assert_eq!(millrace::limits::BATCH_TIMEOUT_MS, 10);
+}
+
+/// S-157
+#[test]
+fn the_lag_goal_over_a_wan_is_its_own() {
+    let mut run = run(5_000.0, 100);
+    run.report.lag_us = Lag {
+        p50: 50_000,
+        p95: 150_000,
+        p99: 300_000,
+        blocks: 9,
+    };
+    assert_eq!(run.standing(&case("wan")), Standing::Met);
+    run.report.lag_us.p99 += 1;
+    assert_eq!(run.standing(&case("wan")), Standing::Missed);
 }

@@ -15,6 +15,10 @@ use std::time::Duration;
 use super::child::{Child, Ended};
 use super::{Place, go_on};
 use crate::Failure;
+use crate::proxy::{Proxy, Route};
+
+/// How far above a node its proxy listens, if there is one.
+pub const PEER_PORTS: u16 = 50;
 
 /// Base ports that are tried; a node listens at 100 x id above one of them.
 const BASES: [u16; 5] = [7100, 12_100, 17_100, 22_100, 27_100];
@@ -57,6 +61,20 @@ pub struct Cluster {
 }
 
 impl Setup {
+    /// A proxy in front of every node, `peer_ports` above it; connections between nodes are late by
+    /// `delay` each way.
+    pub fn proxy(&self, base_port: u16, delay: Duration) -> Result<Proxy, Failure> {
+        let route = |id: u16| {
+            let at = |more: u16| ([127, 0, 0, 1], base_port + 100 * id + more).into();
+            Route {
+                listen: at(self.peer_ports),
+                target: at(0),
+            }
+        };
+        let routes: Vec<Route> = (1..=self.nodes).map(route).collect();
+        Proxy::start(&routes, delay).map_err(Failure::failed)
+    }
+
     /// A base port at whose nodes' ports nobody listens.
     pub fn free_base_port(&self) -> Result<u16, Failure> {
         let ports = |base: u16| {

@@ -16,16 +16,14 @@ use clap::Args;
 use millrace::limits::{INITIAL_CREDIT, INITIAL_CREDIT_BYTES};
 use serde::Serialize;
 
-use super::cluster::{Cluster, Setup};
+use super::cluster::{Cluster, PEER_PORTS, Setup};
 use super::{Load, Place, Running, prove, rest, say, space, write_json};
 use crate::Failure;
 use crate::nodes::{Books, NodeStatus};
-use crate::proxy::{Proxy, Route};
+use crate::proxy::Proxy;
 use crate::report::{Report, grouped};
 use crate::run::catch_signals;
 
-/// How far above a node its proxy listens.
-const PEER_PORTS: u16 = 50;
 /// The nodes dial again after this time at most: at the default of a second a link would be down
 /// most of the time.
 const BACKOFF: &str = "link.retry_backoff_ms=50";
@@ -105,7 +103,7 @@ pub fn reconnect(args: &ReconnectArgs) -> Result<bool, Failure> {
         ..Setup::default()
     };
     let base_port = setup.free_base_port()?;
-    let proxy = proxy(base_port, setup.nodes)?;
+    let proxy = setup.proxy(base_port, Duration::ZERO)?;
     let cluster = Cluster::up(&place, &setup, base_port)?;
     let load = Load {
         record_bytes: 100,
@@ -114,7 +112,8 @@ pub fn reconnect(args: &ReconnectArgs) -> Result<bool, Failure> {
         connections: 16,
         warmup_s: WARMUP_S as f64,
         seconds: (lasts - WARMUP_S) as f64,
-        more: Vec::new(),
+        // So many may wait while a shard has no follower.
+        more: ["--in-flight", "64"].map(str::to_owned).to_vec(),
     };
     let mut running = load.start(&cluster)?;
     rest(Duration::from_secs(WARMUP_S))?;
@@ -138,18 +137,6 @@ pub fn reconnect(args: &ReconnectArgs) -> Result<bool, Failure> {
         write_json(path, &all)?;
     }
     Ok(failures(&seen).is_empty())
-}
-
-fn proxy(base_port: u16, nodes: u16) -> Result<Proxy, Failure> {
-    let route = |id: u16| {
-        let at = |more: u16| ([127, 0, 0, 1], base_port + 100 * id + more).into();
-        Route {
-            listen: at(PEER_PORTS),
-            target: at(0),
-        }
-    };
-    let routes: Vec<Route> = (1..=nodes).map(route).collect();
-    Proxy::start(&routes, Duration::ZERO).map_err(Failure::failed)
 }
 
 /// Cuts the oldest data connection at a steady pace; how many there were.
