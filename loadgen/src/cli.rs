@@ -207,8 +207,8 @@ fn tamper(args: &TamperArgs) -> Result<bool, Failure> {
             Ok(true)
         }
         Err(TamperError::Nothing) => {
-            let text = "--data: no log with such a record in a batch without a codec; write more to it \
-                        before";
+            let text = "--data: no log has such a record in a batch without a codec; write more to \
+                        it before";
             Err(Failure::BadInput(text.to_owned()))
         }
         Err(TamperError::Io(error)) => Err(Failure::failed(error)),

@@ -31,7 +31,8 @@ fn a_status_is_read_by_key() {
         ],
         "links": [
             {"shard": 0, "peer": 1, "lag": {"records": 4}, "status": "replicating",
-              "sent_bytes": 77, "connections": 2, "credit": {"records": 8, "bytes": 9, "used": {"records": 2, "bytes": 3},
+              "sent_bytes": 77, "connections": 2,
+                "credit": {"records": 8, "bytes": 9, "used": {"records": 2, "bytes": 3},
                 "limit": {"records": 10, "bytes": 12}},
               "lag_percentiles_us": {"p50": 1, "p95": 2, "p99": 3, "count": 12}},
             {"shard": 0, "peer": 3, "lag": {"records": 5},

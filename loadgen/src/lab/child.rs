@@ -111,7 +111,7 @@ impl Child {
 
     fn end(&mut self) {
         let pid = self.process.id() as libc::pid_t;
-        // SAFETY: the process was started here and was not waited for yet, so the number is its own.
+        // SAFETY: the process was started here and was not waited for yet, so it is its number.
         unsafe { libc::kill(pid, libc::SIGTERM) };
         let until = Instant::now() + END;
         while Instant::now() < until {

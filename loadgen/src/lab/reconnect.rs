@@ -3,8 +3,8 @@
 //!
 //! All nodes reach each other through a proxy, which cuts one data connection after the other. Once
 //! the load has ended and no follower lacks anything, nothing is in flight: then the sender's and
-//! the receiver's books of each link must say the same, and what may still be sent must be the whole
-//! window; a record or byte that was ever lost or counted twice would stay in them. Read `proxy.rs`
+//! the receiver's books of each link must say the same, and what may still be sent must be the
+//! whole window; a record or byte that was ever lost or counted twice would stay in them. Read `proxy.rs`
 //! for the proxy.
 
 use std::fmt::Write as _;
@@ -43,7 +43,8 @@ pub struct ReconnectArgs {
     #[command(flatten)]
     place: Place,
     /// Connections to cut
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 1_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     cuts: u32,
     /// Milliseconds from one cut to the next
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=10_000))]

@@ -1,9 +1,9 @@
 //! `loadgen stall`: a follower is stopped under load, and what that costs everybody else is shown.
 //!
 //! One shard, so that the stopped node leads nothing. The leader's memory may grow by no more than
-//! the link's credit and some room, the link must say within seconds that it does not replicate, the
-//! other follower must carry the load, and once the stopped one goes on it must catch up to the same
-//! bytes. The stopped process is started again however the experiment ends. Read `reconnect.rs`
+//! the link's credit and some room, the link must say within seconds that it does not replicate,
+//! the other follower must carry the load, and once the stopped one goes on it must catch up to the
+//! same bytes. The stopped process is started again however the experiment ends. Read `reconnect.rs`
 //! next.
 
 use std::fmt::Write as _;
@@ -47,7 +47,8 @@ pub struct StallArgs {
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(12..=3600))]
     seconds: u64,
     /// Records of 1 KiB a second
-    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    #[arg(long, default_value_t = 50_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
     rate: u64,
     /// Where to write all figures
     #[arg(long)]
@@ -259,8 +260,9 @@ fn show(args: &StallArgs, seen: &Seen, report: &Report) -> Result<(), Failure> {
     let [before, during] = seen.rates;
     let _ = writeln!(
         out,
-        "{} s stopped at {} records of 1 KiB a second: the leader grew by {:.1} MB at most (allowed: \
-         {:.1}); acked {} records/s before, {} meanwhile ({:.0} percent); p99 {:.1} ms; {}",
+        "{} s stopped at {} records of 1 KiB a second: the leader grew by {:.1} MB at most \
+         (allowed: {:.1}); acked {} records/s before, {} meanwhile ({:.0} percent); p99 {:.1} ms; \
+         {}",
         args.seconds,
         grouped(args.rate),
         grown.max().unwrap_or(0) as f64 / 1e6,

@@ -5,7 +5,7 @@
 # stopped, then it is removed.
 # shellcheck shell=bash
 
-root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 target="${CARGO_TARGET_DIR:-$root/target}"
 bin="$target/release"
 
