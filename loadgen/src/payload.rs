@@ -1,7 +1,7 @@
 //! Payloads: values of an exact length that prove where they belong.
 //!
 //! ```text
-//! json      {"run":"0badcafe","from":"00000007","seq":"0001e240","text":"pump ...","crc":"89abcdef"}
+//! json      {"run":"0badcafe","from":"00000007","seq":"0001e240","text":"...","crc":"89abcdef"}
 //! random    run u32 · producer u32 · sequence u32 · crc u32, little-endian; then random bytes
 //! constant  the same sixteen bytes; then one byte over and over
 //! ```

@@ -4,8 +4,8 @@
 //! All nodes reach each other through a proxy, which cuts one data connection after the other. Once
 //! the load has ended and no follower lacks anything, nothing is in flight: then the sender's and
 //! the receiver's books of each link must say the same, and what may still be sent must be the
-//! whole window; a record or byte that was ever lost or counted twice would stay in them. Read `proxy.rs`
-//! for the proxy.
+//! whole window; a record or byte that was ever lost or counted twice would stay in them. Read
+//! `proxy.rs` for the proxy.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};

@@ -3,8 +3,8 @@
 //! One shard, so that the stopped node leads nothing. The leader's memory may grow by no more than
 //! the link's credit and some room, the link must say within seconds that it does not replicate,
 //! the other follower must carry the load, and once the stopped one goes on it must catch up to the
-//! same bytes. The stopped process is started again however the experiment ends. Read `reconnect.rs`
-//! next.
+//! same bytes. The stopped process is started again however the experiment ends. Read
+//! `reconnect.rs` next.
 
 use std::fmt::Write as _;
 use std::fs;
