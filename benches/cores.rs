@@ -247,7 +247,12 @@ async fn run(shards: Range<usize>) -> Score {
 }
 
 /// Records per second, and records per second of CPU time added up over the executors.
-fn measure(cpus: &[usize]) -> (f64, f64) {
+type Rates = (f64, f64);
+/// One executor, two, one again.
+type Round = (Rates, Rates, Rates);
+
+/// Runs all shards on these CPUs, an executor on each.
+fn measure(cpus: &[usize]) -> Rates {
     let share = SHARDS / cpus.len();
     let start = |(index, cpu): (usize, &usize)| {
         let shards = index * share..(index + 1) * share;
@@ -291,9 +296,7 @@ fn main() {
         );
         rounds.push((alone, both, control));
     }
-    let ratio = |of: fn(&((f64, f64), (f64, f64), (f64, f64))) -> f64| {
-        median(rounds.iter().map(of).collect())
-    };
+    let ratio = |of: fn(&Round) -> f64| median(rounds.iter().map(of).collect());
     println!(
         "{SHARDS} shards, batches of {RECORDS} records of {RECORD_BYTES} B, {IN_FLIGHT} in flight \
          to each shard; medians of {ROUNDS} rounds"
