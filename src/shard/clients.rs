@@ -28,6 +28,7 @@ pub(super) struct Clients {
 struct WaitingAppend {
     request: Request,
     level: Level,
+    arrived: Time,
     deadline: Time,
     buffer: BufferId,
     len: usize,
@@ -53,6 +54,7 @@ pub(super) struct PendingAppend {
     base_offset: Offset,
     block: BlockNo,
     epoch: Epoch,
+    arrived: Time,
 }
 
 impl Shard {
@@ -137,6 +139,7 @@ impl Shard {
                 let append = WaitingAppend {
                     request,
                     level,
+                    arrived: now,
                     deadline,
                     buffer,
                     len,
@@ -166,6 +169,7 @@ impl Shard {
                     base_offset,
                     block,
                     epoch,
+                    arrived: a.arrived,
                 };
                 let connection = a.request.connection;
                 self.pending
@@ -178,13 +182,15 @@ impl Shard {
         true
     }
 
-    pub(super) fn answer_append(&mut self, client: PendingAppend) {
+    pub(super) fn answer_append(&mut self, now: Time, client: PendingAppend) {
         let PendingAppend {
             request,
             base_offset,
             block,
             epoch,
+            arrived,
         } = client;
+        self.append_latency.record(now.since_us(arrived));
         self.reply(
             request,
             AppendOk {
