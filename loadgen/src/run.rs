@@ -192,7 +192,7 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
     }
     Ok(Plan {
         nodes: args.nodes.clone(),
-        origin: metadata.cluster,
+        origin: metadata.origin,
         shards: shards.into_iter().map(ShardId).collect(),
         connections,
         in_flight: args.in_flight,

@@ -34,8 +34,8 @@ keys! {
     "node.data_dir", "none", "where the node's data lies";
     "node.address", "its address in [[cluster.nodes]]", "host and base port to listen on";
     "cluster.id", "none", "number of the cluster";
-    "cluster.kind", "\"set\"", "how the nodes replicate";
-    "cluster.shards", "number of nodes", "shards, fixed for the life of the cluster";
+    "cluster.kind", "\"set\"", "set: one leader a log; mesh: every node leads logs of its own";
+    "cluster.shards", "set: number of nodes; mesh: 1", "shards, fixed for the life of the cluster";
     "cores.count", 1, "executors, one per CPU";
     "cores.cpus", "the first ones allowed", "the CPU of each executor";
     "cores.spin_us", 0, "spinning before sleep, microseconds";

@@ -34,6 +34,7 @@ pub(super) fn json(core: &Core) -> String {
     let whole = json!({
         "node": node.config.node.id.0,
         "cluster": node.config.cluster.id.0,
+        "kind": node.config.cluster.kind.name(),
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": core.clock.uptime().as_secs_f64(),
         "cores": node.config.cores.count,
@@ -71,6 +72,7 @@ fn shard(status: &ShardStatus) -> Value {
         "role": role,
         "leader": status.leader.map(|leader| leader.0),
         "epoch": status.epoch.0,
+        "open": status.open_epoch.is_some(),
         "log_start": status.log_start.0,
         "high_watermark": status.high_watermark.0,
         "durable_end": status.durable_end.0,
