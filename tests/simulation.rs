@@ -19,7 +19,7 @@ use sim::{mesh, scenarios, scenarios_loss, scenarios_script};
 /// Seeds of a default run.
 const SEEDS: u64 = 300;
 /// Seeds of a default run of meshes: two or three worlds each.
-const MESH_SEEDS: u64 = 120;
+const MESH_SEEDS: u64 = 80;
 /// Lines of the trace that a failing seed prints.
 const LINES: u64 = 300;
 
