@@ -229,8 +229,7 @@ fn a_client_that_knows_its_way_is_never_handed_over() {
             let appended = client.append(ShardId(shard), level, PATIENCE, &batch);
             appended.expect("the log takes it");
         }
-        let log = client.session().log(ShardId(shard));
-        let at = (client.seed_node(), log);
+        let at = (client.seed_node(), ShardId(shard));
         let waits = (Duration::ZERO, PATIENCE);
         let read = client.read(at, Offset(0), ReadLevel::Local, 1 << 20, waits);
         assert!(read.expect("the log is read").is_some());
