@@ -13,15 +13,14 @@
 //! every member answered and none holds a block. Losing the source of a fetch, or hearing a higher
 //! promise, begins again at Gather. Read `leader.rs` for what follows.
 
-use super::admit::{self, Hints, Place, Run};
+use super::admit::{self, Hints};
 use super::leader::Leader;
-use super::output::{Output, Promise, Verdict};
+use super::output::{Output, Promise};
 use super::progress::{Cause, Link, Stage};
 use super::state::State;
 use super::view::LogView;
-use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
-use crate::wire::block::BlockHeader;
-use crate::wire::body::{Body, Fetch, Nack, ReplicaMemory};
+use crate::types::{BlockNo, Epoch, NodeId, Time};
+use crate::wire::body::ReplicaMemory;
 use crate::wire::code::Code;
 use crate::wire::message::Message;
 
@@ -68,15 +67,15 @@ pub enum Phase {
 /// State of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetching {
-    peer: NodeId,
+    pub(super) peer: NodeId,
     /// First block to ask for.
-    first: BlockNo,
+    pub(super) first: BlockNo,
     /// The source's log end.
-    end: BlockNo,
+    pub(super) end: BlockNo,
     /// An answer is awaited.
-    asked: bool,
+    pub(super) asked: bool,
     /// The run between `Verdict::Write` and `run_written` ends here.
-    writing: Option<BlockNo>,
+    pub(super) writing: Option<BlockNo>,
 }
 
 impl Leader {
@@ -100,7 +99,8 @@ impl Leader {
     /// Whether a promise may be asked of a link whose position is known.
     pub(super) fn may_promise(&self, index: usize, state: &State) -> bool {
         let link = &self.links[index];
-        let whole = link.memory == ReplicaMemory::Whole;
+        // Nobody else ever leads a log of a mesh: no promise can be one that was given away.
+        let whole = link.memory == ReplicaMemory::Whole || state.config.mesh;
         match self.phase {
             Phase::Waiting | Phase::Gather { .. } | Phase::Saving { .. } => false,
             Phase::Promising { founding, .. } => whole || founding,
@@ -167,7 +167,7 @@ impl Leader {
         }
     }
 
-    fn start_over(&mut self, now: Time, state: &State) {
+    pub(super) fn start_over(&mut self, now: Time, state: &State) {
         for link in &mut self.links {
             if link.stage > Stage::Known {
                 link.stage = Stage::Known;
@@ -205,13 +205,14 @@ impl Leader {
             return;
         }
         let known = |link: &&Link| link.stage == Stage::Known;
-        let whole = |link: &&Link| link.memory == ReplicaMemory::Whole;
+        let mesh = state.config.mesh;
+        let whole = |link: &&Link| link.memory == ReplicaMemory::Whole || mesh;
         let answered = self.links.iter().filter(known).count();
         let all = answered == self.links.len();
         let founding = all && self.is_new(state, view);
         let others = self.links.iter().filter(known).filter(whole).count();
         let waited = now >= since.plus_us(state.config.gather_us);
-        if !founding && !(enough(others, state) && (all || waited)) {
+        if !founding && !(self.enough(others, state) && (all || waited)) {
             if (all || waited) && !told {
                 self.phase = Phase::Gather {
                     since,
@@ -219,12 +220,17 @@ impl Leader {
                     above,
                     told: true,
                 };
+                let (log, memory) = (state.config.log, state.promise.memory);
+                let rule = match mesh {
+                    true => "all must answer: any of them may hold what was written here before; \
+                             if nothing was, start this node with --new-member"
+                        .to_owned(),
+                    false => format!("{others} with a whole memory"),
+                };
                 let text = format!(
-                    "{}: cannot open an epoch yet: {answered} of {} other members answered, \
-                     {others} with a whole memory; the memory here is {:?}",
-                    state.config.log,
+                    "{log}: cannot open an epoch yet: {answered} of {} other members answered, \
+                     {rule}; the memory here is {memory:?}",
                     self.links.len(),
-                    state.promise.memory
                 );
                 state.notice(Message::EpochWaits, text);
             }
@@ -289,16 +295,17 @@ impl Leader {
         view: &dyn LogView,
     ) {
         let epoch = self.epoch;
-        let promised = |link: &&Link| link.stage == Stage::Promised && link.counts(epoch);
+        let mesh = state.config.mesh;
+        let promised = |link: &&Link| link.stage == Stage::Promised && (mesh || link.counts(epoch));
         let promises = self.links.iter().filter(promised).count();
         let awaited = |link: &&Link| match link.stage {
             Stage::Promising => true,
-            Stage::Known => founding || link.memory == ReplicaMemory::Whole,
+            Stage::Known => founding || mesh || link.memory == ReplicaMemory::Whole,
             _ => false,
         };
         let none_awaited = self.links.iter().find(awaited).is_none();
         let waited = now >= since.plus_us(state.config.gather_us);
-        if !enough(promises, state) || !(none_awaited || waited) {
+        if !self.enough(promises, state) || !(none_awaited || waited) {
             return;
         }
         let held = |link: &Link| {
@@ -312,6 +319,7 @@ impl Leader {
             .links
             .iter()
             .filter(promised)
+            .filter(|link| link.stopped.is_none())
             .max_by_key(|link| held(link));
         let own = (view.last_epoch(), view.log_end());
         self.phase = match best {
@@ -344,6 +352,7 @@ impl Leader {
         self.open(now, state, view);
     }
 
+<<<<<<< HEAD
     fn fetch(&mut self, now: Time, fetching: Fetching, state: &mut State, view: &dyn LogView) {
         if fetching.asked || fetching.writing.is_some() {
             return;
@@ -534,6 +543,9 @@ impl Leader {
     }
 
     fn settle(&mut self, state: &mut State, view: &dyn LogView) {
+=======
+    pub(super) fn settle(&mut self, state: &mut State, view: &dyn LogView) {
+>>>>>>> main
         if view.durable_end() < view.log_end() || state.saving.is_some() {
             return;
         }
@@ -551,6 +563,18 @@ impl Leader {
         });
     }
 
+    /// Whether so many other members make, with this one, enough to open an epoch: in a set a
+    /// majority with whole memories. In a mesh nobody else ever leads this log, so its own memory
+    /// is enough (S-1, S-138); without one, every member may hold what was lost here.
+    fn enough(&self, others: usize, state: &State) -> bool {
+        match (state.config.mesh, state.is_whole()) {
+            (true, true) => true,
+            (true, false) => others == self.links.len(),
+            (false, true) => others + 1 >= state.majority(),
+            (false, false) => others >= state.majority_of_others(),
+        }
+    }
+
     /// When the opening wants to look at the clock.
     pub(super) fn opening_due(&self, state: &State) -> Option<Time> {
         let due = match self.phase {
@@ -563,20 +587,4 @@ impl Leader {
         };
         Some(due).filter(|due| *due > self.clock)
     }
-}
-
-/// Whether so many other members with a whole memory make, with this one, a majority.
-fn enough(others: usize, state: &State) -> bool {
-    if state.is_whole() {
-        others + 1 >= state.majority()
-    } else {
-        others >= state.majority_of_others()
-    }
-}
-
-/// Whether the blocks of the run below `end` are held as they are.
-fn same_up_to(view: &dyn LogView, headers: Result<&[BlockHeader], Code>, end: BlockNo) -> bool {
-    let headers = headers.unwrap_or_default();
-    let mut held = headers.iter().filter(|header| header.block < end);
-    held.all(|header| view.epoch_of(header.block) == Some(header.epoch))
 }
