@@ -16,6 +16,7 @@ use crate::types::{BlockNo, ConnectionId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, Fetch, Nack};
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 
 impl Leader {
     pub(super) fn fetch(
@@ -66,7 +67,7 @@ impl Leader {
             "{}: cannot lead: the most up-to-date member holds other blocks at block {at}",
             state.config.log
         );
-        state.notice(true, text);
+        state.notice(Message::CannotLead, text);
         self.start_over(now, state);
     }
 
