@@ -207,6 +207,7 @@ impl Shard {
                 .end_offset_of(view.durable_end())
                 .unwrap_or(self.log.durable_offset()),
             committed_offset: self.committed_offset,
+            is_full: self.log.is_full(),
             failed: self.failed.clone(),
             counters: self.counters,
             links: self.replica.links(now, &view),
@@ -282,6 +283,7 @@ impl Shard {
                 self.replica.durable(now, &view);
                 self.pending.durable(end);
             }
+            LogOutput::Space { full } => self.on_space(full),
             LogOutput::Saved(id) => {
                 while let Some((_, token)) = self.saves.pop_front_if(|(saved, _)| *saved <= id) {
                     let view = View::new(&self.log, &self.stash);
@@ -437,6 +439,16 @@ impl Shard {
         self.drop_delayed();
         if self.stopping {
             self.on_stopped();
+        }
+    }
+
+    fn on_space(&mut self, full: bool) {
+        if full {
+            let text = "the disk is full: appends are refused until there is space for a segment";
+            self.notice(true, text.to_owned());
+        } else {
+            self.replica.has_space();
+            self.notice(false, "the disk has space again".to_owned());
         }
     }
 

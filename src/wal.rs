@@ -30,6 +30,7 @@ mod saver;
 mod scan;
 mod search;
 mod segments;
+mod space;
 mod start;
 mod writer;
 
@@ -43,6 +44,8 @@ mod model_tests;
 mod recovery_tests;
 #[cfg(test)]
 mod rig;
+#[cfg(test)]
+mod space_tests;
 
 pub use config::Config;
 pub use log::Log;

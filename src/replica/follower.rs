@@ -67,6 +67,8 @@ pub struct Follower {
     /// The end last acknowledged on `following`.
     pub(super) acked: BlockNo,
     pub(super) paused: Option<PauseReason>,
+    /// A run was refused because the disk is full: nothing more is granted until it is not.
+    pub(super) full: bool,
     pub(super) heard: Time,
 }
 
@@ -88,6 +90,7 @@ impl Follower {
             candidate: None,
             acked: BlockNo(0),
             paused: None,
+            full: false,
             heard: Time(0),
         }
     }
@@ -425,13 +428,36 @@ impl Follower {
         self.durable(state, view);
     }
 
-    /// A batch of the run of the last `Verdict::Write` is not sound.
-    pub fn run_refused(&mut self, state: &mut State, view: &dyn LogView) {
+    /// The run of the last `Verdict::Write` was not written: a batch of it is not sound
+    /// (`BadCrc`), or the disk is full (`NoSpace`). In the second case nothing more is granted.
+    pub fn run_refused(&mut self, code: Code, state: &mut State, view: &dyn LogView) {
         if let Some(candidate) = self.candidate.take() {
+            if code == Code::NoSpace {
+                self.full = true;
+                self.receiver.hold_back(true);
+            }
             let (connection, run) = (candidate.arrived.connection, candidate.run);
             let about = view.log_end();
-            self.refuse(Code::BadCrc, connection, &run, about, state, view);
+            self.refuse(code, connection, &run, about, state, view);
         }
+    }
+
+    /// The disk has space again: the leader may go on.
+    pub fn has_space(&mut self, state: &mut State) {
+        if core::mem::take(&mut self.full) {
+            self.receiver.hold_back(self.paused.is_some());
+            self.grant(state);
+        }
+    }
+
+    /// Says to the leader, also to one that only asked for the position, what it may send.
+    fn grant(&mut self, state: &mut State) -> Option<ConnectionId> {
+        let asking = self.data.iter().find(|(_, peer)| state.may_lead(*peer));
+        let asking = asking.map(|(connection, _)| *connection);
+        let connection = self.following.or(asking)?;
+        let limits = self.receiver.limit();
+        state.send(connection, Limits { limits });
+        Some(connection)
     }
 
     /// `durable_end` moved: dispose of what is durable, commit, ack.
@@ -513,13 +539,9 @@ impl Follower {
     /// Lets it go on.
     pub fn ask_resume(&mut self, state: &mut State, view: &dyn LogView) {
         self.paused = None;
-        self.receiver.hold_back(false);
+        self.receiver.hold_back(self.full);
         // A leader that only asked for the position was told of the pause as well.
-        let asking = self.data.iter().find(|(_, peer)| state.may_lead(*peer));
-        let asking = asking.map(|(connection, _)| *connection);
-        if let Some(connection) = self.following.or(asking) {
-            let limits = self.receiver.limit();
-            state.send(connection, Limits { limits });
+        if let Some(connection) = self.grant(state) {
             let next = view.log_end();
             state.send(connection, Resume { next });
         }

@@ -492,10 +492,10 @@ impl Leader {
         }
     }
 
-    /// A batch of the run fetched is not sound.
-    pub(super) fn run_refused(&mut self, now: Time, state: &mut State) {
+    /// The run fetched was not written, for this reason.
+    pub(super) fn run_refused(&mut self, now: Time, code: Code, state: &mut State) {
         if let Phase::Fetching(fetching) = self.phase {
-            self.fetch_failed(now, Code::BadCrc, fetching.first, state);
+            self.fetch_failed(now, code, fetching.first, state);
         }
     }
 

@@ -55,6 +55,8 @@ pub enum Cause {
     Unconfirmed,
     /// The next block does not fit its credit.
     Credit,
+    /// The follower's disk is full: it grants nothing.
+    PeerFull,
     /// The follower asked for a pause.
     Peer(PauseReason),
     /// An operator asked for a pause.
@@ -76,6 +78,7 @@ impl Cause {
             Cause::Refused(code) => return format!("refused: {code:?}"),
             Cause::Unconfirmed => "lost its memory; waiting for a majority of the others",
             Cause::Credit => "credit exhausted",
+            Cause::PeerFull => "the follower's disk is full",
             Cause::Peer(PauseReason::SlowDisk) => "follower: slow_disk",
             Cause::Peer(PauseReason::HighLoad) => "follower: high_load",
             Cause::Peer(PauseReason::Manual) => "follower: manual",
@@ -104,6 +107,8 @@ pub enum Refusal {
     SteppedBack,
     /// The same blocks are sent again; this side's copy is suspect.
     Suspect(BlockNo),
+    /// The same blocks are sent again once the follower has space.
+    Full,
     /// The link stops until an operator acts.
     Stopped,
     /// The connection is of no use.
@@ -144,6 +149,8 @@ pub struct Link {
     /// Bytes handed to the connection and not yet to its socket.
     pub queued: usize,
     pub peer_pause: Option<PauseReason>,
+    /// The follower refused a run because its disk is full, and has granted nothing since.
+    pub peer_full: bool,
     pub operator_pause: bool,
     pub stopped: Option<Cause>,
     pub status: LinkStatus,
@@ -181,6 +188,7 @@ impl Link {
             blocked: false,
             queued: 0,
             peer_pause: None,
+            peer_full: false,
             operator_pause: false,
             stopped: None,
             status: LinkStatus::Disconnected,
@@ -224,6 +232,7 @@ impl Link {
         self.queued = 0;
         self.waiting_since = None;
         self.peer_pause = None;
+        self.peer_full = false;
         self.position = None;
         self.crc_refusals = 0;
     }
@@ -317,7 +326,9 @@ impl Link {
         self.waiting_since = (!self.flights.is_empty()).then_some(now);
         match flight {
             Some(flight) if flight.round == self.round => {}
-            _ if code == Code::OutOfSync || code == Code::BadCrc => return Refusal::Stale,
+            _ if [Code::OutOfSync, Code::BadCrc, Code::NoSpace].contains(&code) => {
+                return Refusal::Stale;
+            }
             _ => {}
         }
         match code {
@@ -338,6 +349,11 @@ impl Link {
                 } else {
                     Refusal::Hopeless
                 }
+            }
+            Code::NoSpace => {
+                self.probe(nack.first);
+                self.peer_full = true;
+                Refusal::Full
             }
             Code::Diverged => {
                 self.probe(nack.first);
@@ -367,7 +383,11 @@ impl Link {
     pub fn current_status(&self, waits_for_credit: bool) -> (LinkStatus, Cause) {
         if self.stage < Stage::Probing {
             let cause = match self.cause {
-                Cause::None | Cause::Credit | Cause::Operator | Cause::Peer(_) => Cause::Connecting,
+                Cause::None
+                | Cause::Credit
+                | Cause::PeerFull
+                | Cause::Operator
+                | Cause::Peer(_) => Cause::Connecting,
                 other => other,
             };
             return (LinkStatus::Disconnected, cause);
@@ -380,6 +400,9 @@ impl Link {
         }
         if let Some(reason) = self.peer_pause {
             return (LinkStatus::Paused, Cause::Peer(reason));
+        }
+        if self.peer_full {
+            return (LinkStatus::WaitingForCredit, Cause::PeerFull);
         }
         if waits_for_credit {
             return (LinkStatus::WaitingForCredit, Cause::Credit);

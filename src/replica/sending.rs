@@ -36,6 +36,7 @@ impl Leader {
             || link.stopped.is_some()
             || link.operator_pause
             || link.peer_pause.is_some()
+            || link.peer_full
             || link.loading.is_some()
             || link.blocked
             || link.probe_is_out();
@@ -166,7 +167,7 @@ impl Leader {
             LinkStatus::WaitingForCredit => {
                 link.credit_told_at = Some(now);
                 // S-113: the source's words.
-                (true, "replication paused: credit exhausted".to_owned())
+                (true, format!("replication paused: {why}"))
             }
             LinkStatus::Paused => (link.stopped.is_some(), format!("paused ({why})")),
             LinkStatus::Disconnected => (true, format!("disconnected ({why})")),

@@ -50,6 +50,7 @@ pub(super) fn json(core: &Core) -> String {
             "connections_open": core.connections.borrow().len(),
             "buffer_bytes": core.pool.borrow().allocated(),
             "segments_ready": node.spares.ready(),
+            "disk_nearly_full": node.spares.short.load(Ordering::Relaxed),
             "segments_provided_ready": count(&node.spares.provided_ready),
             "segments_provided_cold": count(&node.spares.provided_cold),
         },
@@ -77,6 +78,7 @@ fn shard(status: &ShardStatus) -> Value {
         "log_end": status.log_end.0,
         "durable_offset": status.durable_offset.0,
         "committed_offset": status.committed_offset.0,
+        "disk_full": status.is_full,
         "failed": status.failed,
         "counters": {
             "appends": status.counters.appends,

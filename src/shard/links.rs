@@ -13,6 +13,7 @@ use crate::types::{BufferId, ConnectionId, Time};
 use crate::wal::{From, Load, Loaded};
 use crate::wire::block::{self, BlockHeader};
 use crate::wire::body::Body;
+use crate::wire::code::Code;
 
 impl Shard {
     pub(super) fn on_frame(
@@ -64,9 +65,13 @@ impl Shard {
         let (buffer, _) = payload.expect("a run to be written has blocks");
         let headers = headers.expect("a run to be written has sound headers");
         let sound = faults::active(Fault::SkipCrc) || batches_sound(bytes, &headers);
-        if !sound {
-            self.counters.crc_failures += 1;
-            self.replica.run_refused(now, &view);
+        let refusal = match sound {
+            false => Some(Code::BadCrc),
+            true => (!self.log.has_space_for(&headers)).then_some(Code::NoSpace),
+        };
+        if let Some(code) = refusal {
+            self.counters.crc_failures += u64::from(!sound);
+            self.replica.run_refused(now, code, &view);
             self.release(buffer);
             return;
         }

@@ -44,6 +44,8 @@ pub struct ShardStatus {
     pub durable_offset: Offset,
     /// Offset behind the last committed record.
     pub committed_offset: Offset,
+    /// Whether its disk has no space for the next segment file.
+    pub is_full: bool,
     /// Why the log is closed, with the mend; empty if it is not.
     pub failed: String,
     /// Counters since start.

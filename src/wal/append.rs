@@ -113,12 +113,18 @@ impl Log {
         }
     }
 
+    /// Whether the disk has a place for the open block.
+    pub(super) fn may_seal(&self, open: &OpenBlock) -> bool {
+        let padded = open.padded();
+        self.writer.may_write(padded) && self.segments.takes_records(padded)
+    }
+
     /// Seals the open block if the disk has a place for it. Whether none is open now.
     pub(super) fn seal_open(&mut self, buffers: &mut dyn Buffers) -> bool {
         let Some(open) = self.open.take() else {
             return true;
         };
-        if self.writer.may_write(open.padded()) {
+        if self.may_seal(&open) {
             self.seal(open, buffers);
         } else {
             self.open = Some(open);
@@ -380,6 +386,11 @@ impl Log {
 
     /// Ends a clean stop once nothing is under way any more.
     pub(super) fn finish_stop(&mut self) {
+        if self.state == State::Stopping && self.is_full() && self.writer.in_flight() == 0 {
+            // What waits for space was promised to nobody; it goes with the stop.
+            self.discard_open();
+            self.writer.drop_waiting();
+        }
         let busy = !self.writer.is_idle() || self.open.is_some() || !self.loads.is_idle();
         if self.state != State::Stopping || busy || self.cut.is_some() || self.trims.is_some() {
             return;

@@ -7,6 +7,7 @@ use super::config::Config;
 use super::log::Log;
 use super::output::{Held, State};
 use crate::types::{BlockNo, Epoch, Offset, Tick};
+use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::{Checkpoint, LogStart};
 
 impl Log {
@@ -18,6 +19,18 @@ impl Log {
     /// Whether nothing was ever created here.
     pub fn is_blank(&self) -> bool {
         self.created.is_none()
+    }
+
+    /// Whether the disk has no space for the next segment file: no append of a client should be
+    /// taken. Blocks that need the file wait for it.
+    pub fn is_full(&self) -> bool {
+        self.segments.space.is_full()
+    }
+
+    /// Whether these blocks can be written now, as far as is known: none of them begins a segment
+    /// for which there is no file.
+    pub fn has_space_for(&self, blocks: &[BlockHeader]) -> bool {
+        !self.is_full() || blocks.iter().all(|header| !header.first_in_segment)
     }
 
     /// What the log is doing.

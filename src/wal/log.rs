@@ -126,6 +126,10 @@ impl Log {
         };
         match (waiting.purpose, result) {
             (Purpose::Load(id), result) => self.on_load(id, result, buffers),
+            // Nothing was written: it can be asked for again, and nothing that counts is lost.
+            (Purpose::Provide | Purpose::Name, Err(DiskError::NoSpace)) => {
+                self.segments.on_full(now);
+            }
             (purpose, Err(error)) => return self.fail(purpose, &error_text(error)),
             (purpose, Ok(count)) => {
                 let short = count < waiting.expected && !faults::active(Fault::IgnoreShortWrite);
@@ -137,7 +141,15 @@ impl Log {
             }
         }
         self.settle_durable(now);
+        self.say_space();
         self.pump(buffers);
+    }
+
+    /// Says that the disk is full, or is no longer.
+    fn say_space(&mut self) {
+        let change = self.segments.space.take_change();
+        self.outputs
+            .extend(change.map(|full| Output::Space { full }));
     }
 
     fn on_done(&mut self, purpose: Purpose, count: usize, buffers: &mut dyn Buffers) {
@@ -168,7 +180,10 @@ impl Log {
                 let cut = self.cut.as_mut().expect("it asked for it");
                 cut.on_disk(count, buffers);
             }
-            Purpose::Trim => self.trim_in_flight = false,
+            Purpose::Trim => {
+                self.trim_in_flight = false;
+                self.segments.space.ask_again();
+            }
             Purpose::Load(_) => unreachable!("loads take errors too"),
         }
     }
@@ -334,21 +349,23 @@ impl Log {
 
     /// When [`Log::on_time`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Time> {
-        if self.state != State::Open || self.cut.is_some() {
+        if !matches!(self.state, State::Open | State::Stopping) {
             return None;
         }
-        let open = self
-            .open
-            .as_ref()
-            .filter(|open| self.writer.may_write(open.padded()));
+        let retry = self.segments.space.retry_at();
+        if self.state != State::Open || self.cut.is_some() {
+            return retry;
+        }
+        let open = self.open.as_ref().filter(|open| self.may_seal(open));
         let open = open.map(|open| open.since.plus_us(self.config.batch_timeout_us));
         let idle = self.quiet_since.plus_us(IDLE_US);
         let idle = self.hints_lag().then_some(idle);
-        open.into_iter().chain(idle).min()
+        open.into_iter().chain(idle).chain(retry).min()
     }
 
     /// Time has passed: seals what is due and saves what may be saved lazily.
     pub fn on_time(&mut self, now: Time, buffers: &mut dyn Buffers) {
+        self.segments.space.on_time(now);
         if self.state != State::Open || self.cut.is_some() {
             return;
         }

@@ -8,9 +8,10 @@
 
 use super::ids::{Ids, Purpose};
 use super::op::DiskOp;
+use super::space::Space;
 use crate::buffers::Buffers;
-use crate::limits::SEGMENT_HEADER;
-use crate::types::{BlockNo, BufferId, FileId};
+use crate::limits::{CONTROL_ROOM, DISK_ALIGNMENT, SEGMENT_HEADER};
+use crate::types::{BlockNo, BufferId, FileId, Time};
 use crate::wire::segment::{self, SegmentHeader};
 use std::collections::VecDeque;
 
@@ -50,6 +51,8 @@ enum Next {
 pub(super) struct Segments {
     list: VecDeque<Segment>,
     next: Next,
+    /// Whether the disk has space for the next file.
+    pub(super) space: Space,
     header_buffer: Option<BufferId>,
     /// Bytes of a new file.
     segment_bytes: u64,
@@ -60,6 +63,7 @@ impl Segments {
         Segments {
             list,
             next: Next::Missing,
+            space: Space::default(),
             header_buffer: None,
             segment_bytes,
         }
@@ -93,6 +97,16 @@ impl Segments {
         self.list.is_empty()
     }
 
+    /// Whether a block of records of so many bytes may be given a place. Until the next file is
+    /// there, the end of the newest one is kept for blocks of the node's own: an epoch can be
+    /// opened on a full disk.
+    pub(super) fn takes_records(&self, padded: usize) -> bool {
+        let waiting = self.list.iter().any(|one| one.file.is_none());
+        let is_next_there = matches!(self.next, Next::Ready(_)) && !waiting;
+        let an_eighth = self.segment_bytes / 8 / DISK_ALIGNMENT as u64 * DISK_ALIGNMENT as u64;
+        is_next_there || self.fits(padded + an_eighth.min(CONTROL_ROOM) as usize)
+    }
+
     /// The next block opens a new segment.
     pub(super) fn roll(&mut self, header: SegmentHeader) {
         self.list.push_back(Segment {
@@ -120,6 +134,9 @@ impl Segments {
         ids: &mut Ids,
         buffers: &mut dyn Buffers,
     ) -> Option<(DiskOp, Purpose)> {
+        if self.space.is_waiting() {
+            return None;
+        }
         match self.next {
             Next::Missing => {
                 let file = ids.file();
@@ -161,6 +178,17 @@ impl Segments {
             panic!("a file was provided that nobody asked for");
         };
         self.next = Next::Ready(file);
+        self.space.found();
+    }
+
+    /// There is no space for the next file, or for its name: it is asked for again later.
+    pub(super) fn on_full(&mut self, now: Time) {
+        self.next = match self.next {
+            Next::Providing(_) => Next::Missing,
+            Next::Naming(file) => Next::HeaderDurable(file),
+            _ => panic!("the disk was full for something that nobody asked for"),
+        };
+        self.space.missed(now);
     }
 
     /// The header is durable. Returns its buffer.
@@ -182,6 +210,7 @@ impl Segments {
         let named = all.find(|one| one.file == Some(file));
         named.expect("cuts wait for rolls").named = true;
         self.next = Next::Missing;
+        self.space.found();
     }
 
     /// Whether no roll is under way.

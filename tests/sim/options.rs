@@ -47,11 +47,13 @@ pub enum Fault {
     BlankDisk,
     /// An operator pauses a link for a while.
     PauseLink,
+    /// A disk has no space for another file for a while.
+    FullDisk,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 16] = [
+    pub const ALL: [Fault; 17] = [
         Fault::Cut,
         Fault::OneWayCut,
         Fault::Reset,
@@ -68,6 +70,7 @@ impl Fault {
         Fault::SlowDisk,
         Fault::BlankDisk,
         Fault::PauseLink,
+        Fault::FullDisk,
     ];
 }
 

@@ -29,7 +29,7 @@ pub struct Report {
 }
 
 /// Every kind of fault that a full run must have reached.
-pub const KINDS: [&str; 19] = [
+pub const KINDS: [&str; 21] = [
     "delay",
     "cut",
     "one_way_cut",
@@ -49,6 +49,8 @@ pub const KINDS: [&str; 19] = [
     "no_space",
     "blank_disk",
     "paused_link",
+    "full_disk",
+    "append_without_space",
 ];
 
 impl Report {

@@ -119,6 +119,7 @@ impl World {
             status.high_watermark == leader.log_end
                 && status.durable_end == leader.log_end
                 && status.log_end == leader.log_end
+                && !status.is_full
         });
         let open = leader.role == Role::Leader && leader.links.len() + 1 == statuses.len();
         Ok(open && links && everywhere)

@@ -293,6 +293,9 @@ impl World {
                 ensure(code.is_some(), Name::Stuck, || {
                     format!("node {node} answers {id:?} with {error:?}, which is no code")
                 })?;
+                if code == Some(Code::NoSpace) {
+                    self.report.count("append_without_space", 1);
+                }
                 if code.is_some_and(refuses) {
                     self.checker.append_refused(id);
                 }
@@ -387,6 +390,7 @@ fn refuses(code: Code) -> bool {
             | Code::TooLarge
             | Code::NotReady
             | Code::Overloaded
+            | Code::NoSpace
     )
 }
 

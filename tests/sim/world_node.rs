@@ -245,6 +245,7 @@ impl World {
                 self.report.count("short_write", 1);
             }
             (_, Ok(_)) => {}
+            (DiskOp::Provide { .. }, Err(DiskError::NoSpace)) => self.report.count("full_disk", 1),
             (_, Err(DiskError::NoSpace)) => self.report.count("no_space", 1),
             (_, Err(DiskError::Errno(_))) => self.report.count("write_error", 1),
         }
