@@ -20,6 +20,7 @@ use crate::replica::{self, LogView, Pending, Promise, Replica, SaveToken, SendRu
 use crate::types::{BlockNo, BufferId, ConnectionId, Epoch, Offset, Time};
 pub use crate::wal::config::Config as WalConfig;
 pub use crate::wal::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileEntry, FileName};
+pub use crate::wal::retention::Retention;
 use crate::wal::{Loaded, Log, Output as LogOutput, ReadError, RecoveredMemory, SaveId, State};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, CreditLimits, FindOk, ReplicaMemory};
@@ -171,7 +172,13 @@ impl Shard {
 
     /// When the shard wants to look at the clock again.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let leaves = [self.log.poll_timeout(), self.replica.poll_timeout()];
+        let leads = self.role() == Role::Leader;
+        let retention = leads.then(|| self.log.retention_timeout()).flatten();
+        let leaves = [
+            self.log.poll_timeout(),
+            self.replica.poll_timeout(),
+            retention,
+        ];
         let clients = [self.pending.poll_timeout(), self.clients_deadline()];
         leaves.into_iter().chain(clients).flatten().min()
     }
@@ -200,6 +207,7 @@ impl Shard {
             leader: Some(self.replica.leader()),
             epoch: self.replica.epoch(),
             log_start: self.log.log_start().block,
+            log_start_offset: self.log.log_start().offset,
             high_watermark: self.replica.high_watermark(),
             durable_end: view.durable_end(),
             log_end: view.log_end(),
@@ -241,9 +249,23 @@ impl Shard {
                 break;
             }
         }
+        self.retain(now);
         let ends = (self.log.log_end(), self.replica.high_watermark());
         if std::mem::replace(&mut self.seen_ends, ends) != ends {
             self.retry_reads(buffers);
+        }
+    }
+
+    /// Trims what need not be kept: as a leader by its own settings, as a follower what its leader
+    /// has trimmed.
+    fn retain(&mut self, now: Time) {
+        let to = match self.role() {
+            Role::Leader => self.log.retention_point(now),
+            Role::Follower => Some(self.replica.leader_start()),
+            Role::Recovering | Role::Opening | Role::Failed => None,
+        };
+        if let Some(to) = to.filter(|to| *to > self.log.log_start().block) {
+            self.log.trim(to);
         }
     }
 
@@ -320,6 +342,12 @@ impl Shard {
             .remove(&request)
             .expect("every load has its purpose");
         match (&result, purpose) {
+            // Trimmed meanwhile, or cut: looked at again.
+            (Err(ReadError::NotHeld), Purpose::Read(read))
+                if read.offset < self.log.log_start().offset =>
+            {
+                self.try_read(read, buffers);
+            }
             (Ok(loaded), Purpose::Read(read)) => self.answer_read(read, loaded, buffers),
             (Err(error), Purpose::Read(read)) => {
                 self.on_read_error(Some(read.request), *error);

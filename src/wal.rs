@@ -26,6 +26,7 @@ mod open;
 mod reader;
 mod recent;
 mod recovery;
+pub mod retention;
 mod saver;
 mod scan;
 mod search;
@@ -42,6 +43,8 @@ mod cut_tests;
 mod model_tests;
 #[cfg(test)]
 mod recovery_tests;
+#[cfg(test)]
+mod retention_tests;
 #[cfg(test)]
 mod rig;
 #[cfg(test)]

@@ -258,19 +258,19 @@ impl Follower {
         }
         let headers = admit::agree(&run, headers, state.config.log);
         let (hwm, may_truncate) = (state.high_watermark, state.config.may_truncate);
-        let place = admit::place(&run, headers, view, hwm, may_truncate);
+        let at_start = (run.first == said.log_start)
+            .then(|| admit::place_at_start(&run, headers, view, hwm, may_truncate));
+        let place = at_start.flatten();
+        let place = place.unwrap_or_else(|| admit::place(&run, headers, view, hwm, may_truncate));
         let (code, about) = match place {
-            Place::Next | Place::Cut(_) => {
-                let checked = headers.and_then(|headers| admit::check_chain(&run, headers, view));
+            Place::Next | Place::Cut(_) | Place::Anew(_) => {
+                let checked = headers.and_then(|headers| match place {
+                    Place::Anew(_) => admit::check_links(&run, headers, None),
+                    _ => admit::check_chain(&run, headers, view),
+                });
                 match checked {
                     Ok(()) if run.count > 0 => {
-                        return self.accept(
-                            connection,
-                            run,
-                            place,
-                            said.committed_end,
-                            said.log_start,
-                        );
+                        return self.accept(connection, run, place, said, view);
                     }
                     Ok(()) => return self.again(connection, &run, said, state, view),
                     Err(Code::Diverged) => {
@@ -326,11 +326,12 @@ impl Follower {
         connection: ConnectionId,
         run: Run,
         place: Place,
-        committed_end: BlockNo,
-        log_start: BlockNo,
+        said: &Replicate,
+        view: &dyn LogView,
     ) -> Verdict {
         let cut = match place {
             Place::Cut(from) => Some(from),
+            Place::Anew(start) => Some(start.block.min(view.log_end())),
             _ => None,
         };
         self.candidate = Some(Candidate {
@@ -341,10 +342,13 @@ impl Follower {
                 weight: run.weight(),
             },
             cut,
-            committed_end,
-            log_start,
+            committed_end: said.committed_end,
+            log_start: said.log_start,
         });
-        Verdict::Write { cut }
+        match place {
+            Place::Anew(start) => Verdict::Reset { start },
+            _ => Verdict::Write { cut },
+        }
     }
 
     /// All of the run is held, or it has no blocks: `verified_end` rises, and the ack says again
@@ -405,10 +409,12 @@ impl Follower {
             return;
         };
         if let Some(from) = candidate.cut {
-            let text = format!(
-                "{}: blocks from {from} on were cut: the leader of epoch {} has others there",
-                state.config.log, self.epoch
-            );
+            let (log, epoch, first) = (state.config.log, self.epoch, candidate.run.first);
+            let text = if view.log_start() == first && first > BlockNo(0) {
+                format!("{log}: begins anew at block {first}, the leader's first of epoch {epoch}")
+            } else {
+                format!("{log}: blocks from {from} on were cut: epoch {epoch} has others there")
+            };
             state.notice(false, text);
             // What was cut off will never become durable; its buffers are free with the writes.
             let cut: Vec<Arrived> = self

@@ -70,7 +70,8 @@ pub struct Fetching {
     peer: NodeId,
     /// First block to ask for.
     first: BlockNo,
-    /// The source's log end.
+    /// The source's log start and end.
+    start: BlockNo,
     end: BlockNo,
     /// An answer is awaited.
     asked: bool,
@@ -307,11 +308,10 @@ impl Leader {
                 .expect("a promise comes with a position");
             (position.last_epoch, position.next)
         };
-        let best = self
-            .links
-            .iter()
-            .filter(promised)
-            .max_by_key(|link| held(link));
+        let best = self.links.iter().filter(promised).max_by_key(|link| {
+            let start = link.position.as_ref().map(|position| position.log_start);
+            (held(link), core::cmp::Reverse(start))
+        });
         let own = (view.last_epoch(), view.log_end());
         self.phase = match best {
             Some(link) if held(link) > own => {
@@ -328,9 +328,11 @@ impl Leader {
                 // At least its last block is asked for: where the logs part shows in the answer.
                 let first = admit::step_back(view, hints);
                 let last = end.previous().expect("more up to date than any empty log");
+                let position = link.position.as_ref();
                 let fetching = Fetching {
                     peer: link.peer,
                     first: first.min(last),
+                    start: position.map_or(BlockNo(0), |position| position.log_start),
                     end,
                     asked: false,
                     writing: None,
@@ -343,7 +345,7 @@ impl Leader {
         self.open(now, state, view);
     }
 
-    fn fetch(&mut self, now: Time, fetching: Fetching, state: &mut State, view: &dyn LogView) {
+    fn fetch(&mut self, now: Time, mut fetching: Fetching, state: &mut State, view: &dyn LogView) {
         if fetching.asked || fetching.writing.is_some() {
             return;
         }
@@ -357,11 +359,15 @@ impl Leader {
         let (Some(link), Some(connection)) = (found, connection) else {
             return self.start_over(now, state);
         };
+        // What the source has trimmed is committed: the own log begins where the source's does.
+        let anew = fetching.first <= fetching.start && fetching.start > view.log_start();
+        fetching.first = fetching.first.max(fetching.start);
         if fetching.first < view.log_start() {
             return self.differs(now, fetching.first, state);
         }
         let previous = fetching.first.previous();
         let epoch = previous.and_then(|block| view.epoch_of(block));
+        let epoch = epoch.filter(|_| !anew);
         link.waiting_since = Some(now);
         let body = Fetch {
             epoch: self.epoch,
@@ -420,18 +426,25 @@ impl Leader {
         }
         let headers = admit::agree(&run, headers, state.config.log);
         let (hwm, may_truncate) = (state.high_watermark, state.config.may_truncate);
-        let place = admit::place(&run, headers, view, hwm, may_truncate);
+        let at_start = (run.first == fetching.start)
+            .then(|| admit::place_at_start(&run, headers, view, hwm, may_truncate));
+        let place = at_start.flatten();
+        let place = place.unwrap_or_else(|| admit::place(&run, headers, view, hwm, may_truncate));
         let code = match place {
-            Place::Next | Place::Cut(_) => {
-                match headers.and_then(|headers| admit::check_chain(&run, headers, view)) {
+            Place::Next | Place::Cut(_) | Place::Anew(_) => {
+                let checked = headers.and_then(|headers| match place {
+                    Place::Anew(_) => admit::check_links(&run, headers, None),
+                    _ => admit::check_chain(&run, headers, view),
+                });
+                match checked {
                     Ok(()) => {
                         fetching.writing = Some(run.end());
                         self.phase = Phase::Fetching(fetching);
-                        let cut = match place {
-                            Place::Cut(from) => Some(from),
-                            _ => None,
+                        return match place {
+                            Place::Anew(start) => Verdict::Reset { start },
+                            Place::Cut(from) => Verdict::Write { cut: Some(from) },
+                            _ => Verdict::Write { cut: None },
                         };
-                        return Verdict::Write { cut };
                     }
                     Err(code) => code,
                 }

@@ -63,8 +63,6 @@ pub enum Cause {
     Operator,
     /// From this block on, at the latest, its committed log is another one.
     Diverged(BlockNo),
-    /// It lacks blocks that this leader has trimmed.
-    Trimmed,
 }
 
 impl Cause {
@@ -84,7 +82,6 @@ impl Cause {
             Cause::Peer(PauseReason::Manual) => "follower: manual",
             Cause::Operator => "manual",
             Cause::Diverged(at) => return format!("diverged: the logs differ at block {at}"),
-            Cause::Trimmed => "behind the log start",
         };
         text.to_owned()
     }

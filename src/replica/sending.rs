@@ -6,7 +6,7 @@
 
 use super::leader::Leader;
 use super::output::{LinkStatus, LinkView, Output, SendRun};
-use super::progress::{Cause, Link, Stage};
+use super::progress::{Link, Stage};
 use super::state::State;
 use super::view::LogView;
 use crate::limits::LINK_QUEUE_BYTES;
@@ -43,11 +43,12 @@ impl Leader {
         let Some(connection) = link.data.filter(|_| !quiet) else {
             return;
         };
-        let (next, round) = (link.next, link.round());
-        if next < view.log_start() {
-            self.links[index].stopped = Some(Cause::Trimmed);
-            return;
+        if link.next < view.log_start() {
+            // What it lacks was trimmed: it begins anew where this log does.
+            self.links[index].probe(view.log_start());
         }
+        let link = &self.links[index];
+        let (next, round) = (link.next, link.round());
         let head = self.head(next, state, view);
         if next >= view.log_end() {
             if link.stage == Stage::Probing {

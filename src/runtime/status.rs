@@ -73,6 +73,7 @@ fn shard(status: &ShardStatus) -> Value {
         "leader": status.leader.map(|leader| leader.0),
         "epoch": status.epoch.0,
         "log_start": status.log_start.0,
+        "log_start_offset": status.log_start_offset.0,
         "high_watermark": status.high_watermark.0,
         "durable_end": status.durable_end.0,
         "log_end": status.log_end.0,
@@ -86,6 +87,7 @@ fn shard(status: &ShardStatus) -> Value {
             "blocks_admitted": status.counters.blocks_admitted,
             "crc_failures": status.counters.crc_failures,
             "blocks_cut": status.counters.blocks_cut,
+            "resets": status.counters.resets,
             "bytes_written": status.counters.bytes_written,
         },
     })

@@ -56,18 +56,24 @@ impl Shard {
         let verdict = self
             .replica
             .on_run(now, connection, body, headers.as_deref(), &view);
-        let Verdict::Write { cut } = verdict else {
-            if let Some((buffer, _)) = payload {
-                self.release(buffer);
+        let (cut, anew) = match verdict {
+            Verdict::Write { cut } => (cut, None),
+            Verdict::Reset { start } => (None, Some(start)),
+            Verdict::AckAgain | Verdict::Refuse(_) | Verdict::Ignore => {
+                if let Some((buffer, _)) = payload {
+                    self.release(buffer);
+                }
+                return;
             }
-            return;
         };
         let (buffer, _) = payload.expect("a run to be written has blocks");
         let headers = headers.expect("a run to be written has sound headers");
         let sound = faults::active(Fault::SkipCrc) || batches_sound(bytes, &headers);
+        // A log that begins anew gives back its own files first.
+        let fits = anew.is_some() || self.log.has_space_for(&headers);
         let refusal = match sound {
             false => Some(Code::BadCrc),
-            true => (!self.log.has_space_for(&headers)).then_some(Code::NoSpace),
+            true => (!fits).then_some(Code::NoSpace),
         };
         if let Some(code) = refusal {
             self.counters.crc_failures += u64::from(!sound);
@@ -82,6 +88,12 @@ impl Shard {
         if let Some(from) = cut {
             self.counters.blocks_cut += self.log.log_end().0 - from.0;
             self.log.cut(from);
+        }
+        if let Some(start) = anew {
+            self.counters.resets += 1;
+            let end = self.log.log_end();
+            self.counters.blocks_cut += end.0 - start.block.min(end).0;
+            self.log.reset(start);
         }
         if self.log.is_cutting() {
             self.stash = Some((buffer, headers));

@@ -34,6 +34,8 @@ pub struct ShardStatus {
     pub epoch: Epoch,
     /// First block kept.
     pub log_start: BlockNo,
+    /// Offset of its first record.
+    pub log_start_offset: Offset,
     /// Committed blocks.
     pub high_watermark: BlockNo,
     /// Durable blocks.
@@ -67,6 +69,8 @@ pub struct Counters {
     pub crc_failures: u64,
     /// Blocks cut off by truncation or as a torn tail.
     pub blocks_cut: u64,
+    /// Times that the log was given up and begun anew where its leader's begins.
+    pub resets: u64,
     /// Bytes handed to the disk, padding included.
     pub bytes_written: u64,
 }

@@ -48,6 +48,11 @@ impl Log {
         self.cut.as_ref().map(|cut| cut.from)
     }
 
+    /// Where the log begins anew once the cut under way is done, if it does.
+    pub fn begins_anew(&self) -> Option<LogStart> {
+        self.cut.as_ref().and_then(|cut| cut.anew)
+    }
+
     /// Where the log begins.
     pub fn log_start(&self) -> LogStart {
         self.index.start

@@ -14,7 +14,7 @@ use super::search::sound_header;
 use super::segments::Segments;
 use crate::buffers::Buffers;
 use crate::limits::{DISK_ALIGNMENT, SEGMENT_HEADER};
-use crate::types::{BlockNo, BufferId, LogId, Offset, padded};
+use crate::types::{BlockNo, BufferId, FileId, LogId, Offset, padded};
 use crate::wire::batch::client_half;
 use crate::wire::block::{self, BlockHeader};
 use std::collections::{BTreeMap, VecDeque};
@@ -45,6 +45,8 @@ pub(super) struct Job {
     need: usize,
     read_from: u64,
     in_flight: bool,
+    /// The file of the read in flight.
+    file: FileId,
 }
 
 /// What a piece of file came to.
@@ -87,12 +89,19 @@ impl Loads {
             need: DISK_ALIGNMENT,
             read_from: 0,
             in_flight: false,
+            file: FileId(0),
         };
         self.jobs.insert(self.last, job);
     }
 
     pub(super) fn is_reading(&self) -> bool {
         self.jobs.values().any(|job| job.in_flight)
+    }
+
+    /// Whether a read of this file is in flight.
+    pub(super) fn is_reading_of(&self, file: FileId) -> bool {
+        let mut jobs = self.jobs.values();
+        jobs.any(|job| job.in_flight && job.file == file)
     }
 
     /// Whether nothing waits or is in flight.
@@ -253,9 +262,10 @@ impl Job {
         let (buffer, _) = self.buffer.expect("just taken");
         self.in_flight = true;
         self.read_from = at.position;
+        self.file = segment.file.expect("what is durable has a file");
         Ok(Some(DiskOp::Read {
             ticket: ids.ticket(),
-            file: segment.file.expect("what is durable has a file"),
+            file: self.file,
             position: at.position,
             buffer,
             len,

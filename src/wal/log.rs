@@ -16,6 +16,7 @@ use super::open::{OpenBlock, buffer_len};
 use super::output::{From, Load, Output, SaveId, State};
 use super::recent::Recent;
 use super::recovery::Recovery;
+use super::retention::Age;
 use super::saver::Saver;
 use super::segments::Segments;
 use super::start::Starting;
@@ -23,7 +24,7 @@ use super::writer::Writer;
 use crate::buffers::Buffers;
 use crate::faults::{self, Fault};
 use crate::limits::{BLOCK_HEADER, SEGMENT_HEADER};
-use crate::types::{BlockNo, FileId, Offset, Ticket, Time};
+use crate::types::{BlockNo, FileId, Offset, Tick, Ticket, Time};
 use crate::wire::checkpoint::{Checkpoint, Memory};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -55,6 +56,7 @@ pub struct Log {
     pub(super) trims: Option<(SaveId, VecDeque<FileId>)>,
     pub(super) trim_in_flight: bool,
     pub(super) committed: BlockNo,
+    pub(super) age: Age,
     /// The save of a clean stop.
     pub(super) clean: Option<SaveId>,
     /// When the durable end moved last, or what may lag was saved last.
@@ -102,6 +104,7 @@ impl Log {
             trims: None,
             trim_in_flight: false,
             committed: BlockNo(0),
+            age: Age::new(now, Tick(0)),
             clean: None,
             quiet_since: now,
             config,
@@ -285,13 +288,18 @@ impl Log {
 
     fn trim_op(&mut self) -> Option<(DiskOp, Purpose)> {
         let (id, files) = self.trims.as_mut()?;
-        if self.trim_in_flight || !self.saver.is_saved(*id) || self.loads.is_reading() {
+        if self.trim_in_flight || !self.saver.is_saved(*id) {
             return None;
         }
-        let Some(file) = files.pop_front() else {
+        if files.is_empty() {
             self.trims = None;
             return None;
-        };
+        }
+        // One that a read still uses waits for it; no new read begins in any of them.
+        let at = files
+            .iter()
+            .position(|file| !self.loads.is_reading_of(*file));
+        let file = files.remove(at?).expect("just found");
         self.trim_in_flight = true;
         let ticket = self.ids.ticket();
         Some((DiskOp::Free { ticket, file }, Purpose::Trim))
@@ -376,7 +384,7 @@ impl Log {
         }
     }
 
-    fn known_committed(&self) -> BlockNo {
+    pub(super) fn known_committed(&self) -> BlockNo {
         self.committed.min(self.writer.durable_end)
     }
 

@@ -210,14 +210,19 @@ pub(super) fn batch_of(value: &[u8], timestamp: u64) -> Vec<u8> {
 impl Rig {
     /// A log at work on what is on the disk, its recovery not yet begun.
     pub(super) fn start(config: Config, disk: Disk) -> Rig {
-        let log = Log::new(config.clone(), &disk.entries(), Time(1_000));
+        Rig::start_at(config, disk, Time(1_000))
+    }
+
+    /// The same, when the clock shows `now`.
+    pub(super) fn start_at(config: Config, disk: Disk, now: Time) -> Rig {
+        let log = Log::new(config.clone(), &disk.entries(), now);
         let checkpoint = disk.names[&FileName::Checkpoint];
         Rig {
             config,
             disk,
             pool: Pool::default(),
             log,
-            now: Time(1_000),
+            now,
             pending: Vec::new(),
             outputs: Vec::new(),
             writes: Vec::new(),

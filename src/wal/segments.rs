@@ -11,7 +11,7 @@ use super::op::DiskOp;
 use super::space::Space;
 use crate::buffers::Buffers;
 use crate::limits::{CONTROL_ROOM, DISK_ALIGNMENT, SEGMENT_HEADER};
-use crate::types::{BlockNo, BufferId, FileId, Time};
+use crate::types::{BlockNo, BufferId, FileId, Tick, Time};
 use crate::wire::segment::{self, SegmentHeader};
 use std::collections::VecDeque;
 
@@ -27,6 +27,12 @@ pub(super) struct Segment {
     pub(super) len: u64,
     /// Whether its header and its name are durable.
     pub(super) named: bool,
+    /// Last tick of its first block.
+    pub(super) first_tick: Tick,
+    /// When this node began it, if that was in this run.
+    pub(super) begun: Option<Time>,
+    /// Whether it began in this run.
+    pub(super) rolled: bool,
 }
 
 impl Segment {
@@ -107,14 +113,41 @@ impl Segments {
         is_next_there || self.fits(padded + an_eighth.min(CONTROL_ROOM) as usize)
     }
 
-    /// The next block opens a new segment.
-    pub(super) fn roll(&mut self, header: SegmentHeader) {
+    /// Each sealed segment with the one behind it, oldest first.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&Segment, &Segment)> {
+        self.list.iter().zip(self.list.iter().skip(1))
+    }
+
+    /// Bytes of all files.
+    pub(super) fn bytes(&self) -> u64 {
+        self.list.iter().map(|one| one.len).sum()
+    }
+
+    /// The same, but of the newest file only what is used.
+    pub(super) fn used_bytes(&self) -> u64 {
+        let unused = self.list.back().map_or(0, |last| last.len - last.end);
+        self.bytes() - unused
+    }
+
+    /// Segments that began since the last call began now.
+    pub(super) fn note_begun(&mut self, now: Time) {
+        let fresh = |one: &&mut Segment| one.begun.is_none() && one.rolled;
+        for one in self.list.iter_mut().rev().take_while(fresh) {
+            one.begun = Some(now);
+        }
+    }
+
+    /// The next block, of this tick, opens a new segment.
+    pub(super) fn roll(&mut self, header: SegmentHeader, first_tick: Tick) {
         self.list.push_back(Segment {
             header,
             file: None,
             end: SEGMENT_HEADER as u64,
             len: self.segment_bytes,
             named: false,
+            first_tick,
+            begun: None,
+            rolled: true,
         });
     }
 
@@ -232,6 +265,14 @@ impl Segments {
     /// The segment that a log trimmed below `to` would begin with.
     pub(super) fn trim_point(&self, to: BlockNo) -> Option<&Segment> {
         self.of(to).filter(|one| one.named)
+    }
+
+    /// Drops all segments and returns their files, the oldest first. No roll is under way.
+    pub(super) fn clear(&mut self) -> Vec<FileId> {
+        let files = self.list.drain(..).map(|one| one.file);
+        files
+            .map(|file| file.expect("no roll is under way"))
+            .collect()
     }
 
     /// Drops the segments below `start` and returns their files, the oldest first.

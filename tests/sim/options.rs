@@ -9,7 +9,7 @@ use super::disk_options::DiskOptions;
 use super::network_parts::NetOptions;
 use super::rng::{Chance, Rng};
 use millrace::limits;
-use millrace::shard::LinkConfig;
+use millrace::shard::{LinkConfig, Retention};
 use millrace::types::padded;
 
 /// Kinds of faults that the run may bring about by itself.
@@ -103,6 +103,8 @@ pub struct Options {
     pub write_depth: usize,
     /// The oldest append waits at most so long for its block to close, microseconds.
     pub batch_timeout_us: u64,
+    /// What the logs keep.
+    pub retention: Retention,
     /// Clients that append and read.
     pub clients: usize,
     /// Requests that a client has unanswered at most.
@@ -150,6 +152,7 @@ impl Options {
             max_block_records: 1000,
             write_depth: 4,
             batch_timeout_us: 5_000,
+            retention: Retention::default(),
             clients: 3,
             client_window: 4,
             client_every_us: 10_000,
@@ -182,6 +185,10 @@ impl Options {
         self.max_batch_bytes = largest - 128;
         self.disk.segment_bytes =
             (*rng.pick(&[48 << 10, 128 << 10, 512 << 10])).max(4096 + 2 * largest as u64);
+        // Some logs keep a few files, or for a moment: followers that lag must begin anew.
+        let segments = *rng.pick(&[0, 0, 1, 2, 4]);
+        self.retention.trim_bytes = (segments > 0).then_some(segments * self.disk.segment_bytes);
+        self.retention.age_us = (rng.below(4) == 0).then_some(*rng.pick(&[50_000, 500_000]));
         self.max_block_records = *rng.pick(&[6, 10, 1000]);
         let blocks = *rng.pick(&[1, 2, 4, 32]);
         self.link.initial_credit_bytes = (largest * blocks) as u64;

@@ -16,6 +16,12 @@ pub struct Report {
     pub acked: [u64; 3],
     /// Reads answered with records.
     pub reads: u64,
+    /// Reads below a log start, answered with where it is.
+    pub below_start: u64,
+    /// Files that logs gave back.
+    pub freed: u64,
+    /// Times that a log was begun anew.
+    pub resets: u64,
     /// Things noted in the traces.
     pub events: u64,
     /// Virtual time, microseconds.
@@ -69,6 +75,9 @@ impl Report {
             *sum += more;
         }
         self.reads += other.reads;
+        self.below_start += other.below_start;
+        self.freed += other.freed;
+        self.resets += other.resets;
         self.events += other.events;
         self.virtual_us += other.virtual_us;
         self.outcome.leader_acked_cut += other.outcome.leader_acked_cut;
@@ -102,6 +111,11 @@ impl fmt::Display for Report {
             f,
             "leader-acked cut after lost memory: {}, local-acked gone: {}, blocks cut: {}",
             self.outcome.leader_acked_cut, self.outcome.local_acked_gone, self.blocks_cut
+        )?;
+        writeln!(
+            f,
+            "files given back: {}, logs begun anew: {}, reads below a log start: {}",
+            self.freed, self.resets, self.below_start
         )?;
         write!(
             f,

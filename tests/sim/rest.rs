@@ -187,6 +187,7 @@ impl World {
         for node in 0..self.nodes.len() {
             let counters = self.observe(node)?.counters;
             self.report.blocks_cut += counters.blocks_cut;
+            self.report.resets += counters.resets;
             self.deliver(node, Event::Stop)?;
         }
         self.wait_for("the nodes to stop", |world| {

@@ -344,10 +344,17 @@ impl World {
             }
             Body::Error(error) => {
                 let out = error.code == Code::OutOfRange.number();
-                let there = asked < node_committed;
-                ensure(!(out && there), Name::ReadWrong, || {
-                    format!("node {node} says that committed offset {asked} is out of range")
-                })
+                let start = status.log_start_offset.0;
+                let there = asked < node_committed && asked >= start;
+                let named = error.detail == start;
+                ensure(!out || (!there && named), Name::ReadWrong, || {
+                    format!(
+                        "node {node} says that offset {asked} is out of range: {error:?}; it holds \
+                         {start} to {node_committed}"
+                    )
+                })?;
+                self.report.below_start += u64::from(out && asked < start);
+                Ok(())
             }
             _ => ensure(false, Name::ReadWrong, || {
                 format!("node {node} answers a read with {body:?}")

@@ -277,7 +277,7 @@ impl World {
             DiskOp::Sync { .. } | DiskOp::SyncDirectory { .. } => {
                 at.image = Image::scan(&at.disk);
             }
-            DiskOp::Write { file, .. } if file == CHECKPOINT_FILE => {}
+            DiskOp::Write { file, .. } if file == CHECKPOINT_FILE => at.image.read_start(&at.disk),
             DiskOp::Write {
                 file,
                 position,
