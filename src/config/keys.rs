@@ -33,6 +33,9 @@ keys! {
     "node.id", "none", "this node, one of [[cluster.nodes]]";
     "node.data_dir", "none", "where the node's data lies";
     "node.address", "its address in [[cluster.nodes]]", "host and base port to listen on";
+    "node.admin", "\"off\"", "host and port of status and metrics over HTTP, or off";
+    "node.admin_control", false, "whether that port may pause and resume links";
+    "node.log", "\"text\"", "how log lines look: text or json";
     "cluster.id", "none", "number of the cluster";
     "cluster.kind", "\"set\"", "how the nodes replicate";
     "cluster.shards", "number of nodes", "shards, fixed for the life of the cluster";
@@ -48,6 +51,7 @@ keys! {
     "log.retention", "\"none\"", "none; fifo: the oldest segments go; hard: appends are refused";
     "log.retention_bytes", "no bound", "bytes of a log's segments that are kept";
     "log.retention_age_s", "no bound", "age at which segments go, by append time, seconds";
+    "link.preset", "none", "values for a way of use: shanghai, throughput, latency, wan or edge";
     "link.initial_credit", limits::INITIAL_CREDIT, "credit of a link, records";
     "link.initial_credit_bytes", limits::INITIAL_CREDIT_BYTES, "credit of a link, bytes";
     "link.max_batch_size", "log.max_block_records", "another name for log.max_block_records";
@@ -55,6 +59,9 @@ keys! {
     "link.rpc_timeout_ms", limits::RPC_TIMEOUT_MS, "silence that disconnects a link";
     "link.retry_backoff_ms", limits::RETRY_BACKOFF_MS, "time between two attempts to connect";
 }
+
+/// The one key that is a list of tables.
+pub const NODES: &str = "cluster.nodes";
 
 /// The environment variable of a key.
 pub fn variable(name: &str) -> String {
