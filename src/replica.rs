@@ -280,6 +280,19 @@ impl Replica {
         }
     }
 
+    /// A run of a [`Verdict::Write`] that waited for its cut does not continue the log: the block
+    /// before it, which nobody had read, is another one. It is not in the log, nor is what came
+    /// behind it.
+    pub fn run_dropped(&mut self, now: Time, headers: &[BlockHeader], view: &dyn LogView) {
+        let first = headers
+            .first()
+            .map_or(view.log_end(), |header| header.block);
+        match self.leader.as_mut().filter(|leader| leader.is_copying()) {
+            Some(leader) => leader.run_dropped(now, first, &mut self.state),
+            None => self.follower.run_dropped(first, &mut self.state, view),
+        }
+    }
+
     /// The disk has space again after a run was refused with `NoSpace`.
     pub fn has_space(&mut self) {
         self.follower.has_space(&mut self.state);

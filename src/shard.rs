@@ -151,6 +151,7 @@ impl Shard {
                 let view = View::new(&self.log, &self.stash);
                 self.replica.pause_link(now, peer, pause, &view);
             }
+            Event::MemoryShort { bytes } => self.log.relieve(bytes),
             Event::Stop => self.on_stop(now, buffers),
         }
     }

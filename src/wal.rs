@@ -23,6 +23,7 @@ mod ids;
 mod index;
 mod loads;
 mod open;
+mod pressure;
 mod reader;
 mod recent;
 mod recovery;
@@ -39,6 +40,8 @@ mod writer;
 mod append_tests;
 #[cfg(test)]
 mod cut_tests;
+#[cfg(test)]
+mod index_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]

@@ -242,6 +242,34 @@ pub fn check_links(
     Ok(())
 }
 
+/// Where `run` belongs in `log`, the sender's log beginning at `start`: at that start by the rule of
+/// [`place_at_start`], else by that of [`place`].
+pub fn place_from(
+    start: BlockNo,
+    run: &Run,
+    headers: Result<&[BlockHeader], Code>,
+    log: &dyn LogView,
+    (high_watermark, may_truncate): (BlockNo, bool),
+) -> Place {
+    let at_start = (run.first == start)
+        .then(|| place_at_start(run, headers, log, high_watermark, may_truncate));
+    let place = || place(run, headers, log, high_watermark, may_truncate);
+    at_start.flatten().unwrap_or_else(place)
+}
+
+/// Whether the headers of a run that goes on at `place` chain, to the log if it is kept.
+pub fn check_place(
+    place: Place,
+    run: &Run,
+    headers: Result<&[BlockHeader], Code>,
+    log: &dyn LogView,
+) -> Result<(), Code> {
+    match place {
+        Place::Anew(_) => check_links(run, headers?, None),
+        _ => check_chain(run, headers?, log),
+    }
+}
+
 /// Where a run belongs that begins where the sender's log does: what lies before it is committed
 /// and trimmed there. A log that ends before it, or that holds another block before it which is not
 /// committed, begins anew with it. None: [`place`] decides.

@@ -258,17 +258,10 @@ impl Follower {
         }
         let headers = admit::agree(&run, headers, state.config.log);
         let (hwm, may_truncate) = (state.high_watermark, state.config.may_truncate);
-        let at_start = (run.first == said.log_start)
-            .then(|| admit::place_at_start(&run, headers, view, hwm, may_truncate));
-        let place = at_start.flatten();
-        let place = place.unwrap_or_else(|| admit::place(&run, headers, view, hwm, may_truncate));
+        let place = admit::place_from(said.log_start, &run, headers, view, (hwm, may_truncate));
         let (code, about) = match place {
             Place::Next | Place::Cut(_) | Place::Anew(_) => {
-                let checked = headers.and_then(|headers| match place {
-                    Place::Anew(_) => admit::check_links(&run, headers, None),
-                    _ => admit::check_chain(&run, headers, view),
-                });
-                match checked {
+                match admit::check_place(place, &run, headers, view) {
                     Ok(()) if run.count > 0 => {
                         return self.accept(connection, run, place, said, view);
                     }
@@ -445,6 +438,28 @@ impl Follower {
             let (connection, run) = (candidate.arrived.connection, candidate.run);
             let about = view.log_end();
             self.refuse(code, connection, &run, about, state, view);
+        }
+    }
+
+    /// A run that waited for its cut is not in the log after all: the block before it differs from
+    /// the leader's, under the same epoch.
+    pub fn run_dropped(&mut self, first: BlockNo, state: &mut State, view: &dyn LogView) {
+        let end = view.log_end();
+        let gone: Vec<Arrived> = self
+            .arrived
+            .iter()
+            .filter(|a| a.end > end)
+            .copied()
+            .collect();
+        self.arrived.retain(|arrived| arrived.end <= end);
+        for arrived in gone {
+            self.dispose(arrived.connection, arrived.weight);
+        }
+        self.verified_end = self.verified_end.min(state.high_watermark);
+        if let Some(connection) = self.following {
+            let about = first.previous().unwrap_or_default();
+            let nack = self.nack_with_hints(Code::Diverged, first, about, state, view);
+            state.send(connection, nack);
         }
     }
 

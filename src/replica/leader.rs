@@ -169,7 +169,7 @@ impl Leader {
             Body::Nack(body) => self.on_nack(now, index, body, state, view),
             Body::Limits(body) => {
                 self.links[index].raise(body.limits);
-                self.links[index].peer_full = false;
+                self.links[index].peer_full = None;
             }
             Body::Pause(body) => self.links[index].peer_pause = Some(body.reason),
             Body::Resume(body) => self.on_resume(index, body, state, view),

@@ -426,17 +426,10 @@ impl Leader {
         }
         let headers = admit::agree(&run, headers, state.config.log);
         let (hwm, may_truncate) = (state.high_watermark, state.config.may_truncate);
-        let at_start = (run.first == fetching.start)
-            .then(|| admit::place_at_start(&run, headers, view, hwm, may_truncate));
-        let place = at_start.flatten();
-        let place = place.unwrap_or_else(|| admit::place(&run, headers, view, hwm, may_truncate));
+        let place = admit::place_from(fetching.start, &run, headers, view, (hwm, may_truncate));
         let code = match place {
             Place::Next | Place::Cut(_) | Place::Anew(_) => {
-                let checked = headers.and_then(|headers| match place {
-                    Place::Anew(_) => admit::check_links(&run, headers, None),
-                    _ => admit::check_chain(&run, headers, view),
-                });
-                match checked {
+                match admit::check_place(place, &run, headers, view) {
                     Ok(()) => {
                         fetching.writing = Some(run.end());
                         self.phase = Phase::Fetching(fetching);
@@ -494,6 +487,16 @@ impl Leader {
     /// Whether a run fetched waits for `run_written` or `run_refused`.
     pub(super) fn is_writing(&self) -> bool {
         matches!(self.phase, Phase::Fetching(fetching) if fetching.writing.is_some())
+    }
+
+    /// Whether a run fetched may still wait for its cut.
+    pub(super) fn is_copying(&self) -> bool {
+        matches!(self.phase, Phase::Fetching(_))
+    }
+
+    /// A run fetched that waited for its cut is not in the log: the block before it differs.
+    pub(super) fn run_dropped(&mut self, now: Time, first: BlockNo, state: &mut State) {
+        self.differs(now, first.previous().unwrap_or_default(), state);
     }
 
     /// The run fetched is in the log.

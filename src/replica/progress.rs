@@ -146,8 +146,8 @@ pub struct Link {
     /// Bytes handed to the connection and not yet to its socket.
     pub queued: usize,
     pub peer_pause: Option<PauseReason>,
-    /// The follower refused a run because its disk is full, and has granted nothing since.
-    pub peer_full: bool,
+    /// When the follower last refused a run because its disk is full, if it granted nothing since.
+    pub peer_full: Option<Time>,
     pub operator_pause: bool,
     pub stopped: Option<Cause>,
     pub status: LinkStatus,
@@ -188,7 +188,7 @@ impl Link {
             blocked: false,
             queued: 0,
             peer_pause: None,
-            peer_full: false,
+            peer_full: None,
             operator_pause: false,
             stopped: None,
             status: LinkStatus::Disconnected,
@@ -235,7 +235,7 @@ impl Link {
         self.queued = 0;
         self.waiting_since = None;
         self.peer_pause = None;
-        self.peer_full = false;
+        self.peer_full = None;
         self.position = None;
         self.crc_refusals = 0;
     }
@@ -319,6 +319,9 @@ impl Link {
         }
         self.next = self.next.max(self.matched);
         self.blocked = false;
+        if self.matched > before {
+            self.peer_full = None;
+        }
         self.waiting_since = (!self.flights.is_empty()).then_some(now);
         before..self.matched
     }
@@ -357,7 +360,7 @@ impl Link {
             }
             Code::NoSpace => {
                 self.probe(nack.first);
-                self.peer_full = true;
+                self.peer_full = Some(now);
                 Refusal::Full
             }
             Code::Diverged => {
@@ -406,7 +409,7 @@ impl Link {
         if let Some(reason) = self.peer_pause {
             return (LinkStatus::Paused, Cause::Peer(reason));
         }
-        if self.peer_full {
+        if self.peer_full.is_some() {
             return (LinkStatus::WaitingForCredit, Cause::PeerFull);
         }
         if waits_for_credit {

@@ -31,12 +31,15 @@ impl Leader {
     /// Asks for the next run of one link, if it may go.
     pub(super) fn send(&mut self, now: Time, index: usize, state: &mut State, view: &dyn LogView) {
         let link = &self.links[index];
+        // One that forgot what it refused, because it was restarted, will say nothing.
+        let retry_us = state.config.rpc_timeout_us;
+        let full = link.peer_full.is_some_and(|at| now.since_us(at) < retry_us);
         let quiet = link.stage < Stage::Probing
             || !self.is_open()
             || link.stopped.is_some()
             || link.operator_pause
             || link.peer_pause.is_some()
-            || link.peer_full
+            || full
             || link.loading.is_some()
             || link.blocked
             || link.probe_is_out();

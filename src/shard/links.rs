@@ -107,7 +107,15 @@ impl Shard {
     /// After a cut: writes the run that waited for it, then takes the runs that came meanwhile.
     pub(super) fn after_cut(&mut self, now: Time, buffers: &mut dyn Buffers) {
         if let Some((buffer, headers)) = self.stash.take() {
-            self.log.write_run(buffer, &headers, buffers);
+            // Below what recovery scanned only epochs were compared: now that the block before the
+            // run was read, it may turn out to be another one.
+            if self.log.is_continued_by(&headers) {
+                self.log.write_run(buffer, &headers, buffers);
+            } else {
+                self.release(buffer);
+                let view = View::new(&self.log, &self.stash);
+                self.replica.run_dropped(now, &headers, &view);
+            }
         }
         while self.stash.is_none() {
             let Some((connection, body, payload)) = self.delayed.pop_front() else {

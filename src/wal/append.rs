@@ -97,8 +97,11 @@ impl Log {
             return Ok(open);
         }
         assert!(epoch >= self.index.tail.epoch, "epochs never fall in a log");
-        let buffer = buffers.take(buffer_len(&self.config));
-        let buffer = buffer.ok_or(AppendRefusal::Full)?;
+        let len = buffer_len(&self.config);
+        let Some(buffer) = buffers.take(len) else {
+            self.relieve(len);
+            return Err(AppendRefusal::Full);
+        };
         Ok(OpenBlock::new(buffer, epoch, &self.index.tail, now))
     }
 

@@ -33,6 +33,12 @@ impl Log {
         !self.is_full() || blocks.iter().all(|header| !header.first_in_segment)
     }
 
+    /// Whether these blocks continue the log as it is: their numbers, chain and offsets fit.
+    pub fn is_continued_by(&self, blocks: &[BlockHeader]) -> bool {
+        let tail = &self.index.tail;
+        blocks.first().is_none_or(|first| tail.continued_by(first))
+    }
+
     /// What the log is doing.
     pub fn state(&self) -> State {
         self.state

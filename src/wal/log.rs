@@ -14,6 +14,7 @@ use super::loads::{Context, Goal, Loads};
 use super::op::{DiskError, DiskOp, DiskResult, FileEntry};
 use super::open::{OpenBlock, buffer_len};
 use super::output::{From, Load, Output, SaveId, State};
+use super::pressure::Watched;
 use super::recent::Recent;
 use super::recovery::Recovery;
 use super::retention::Age;
@@ -215,7 +216,11 @@ impl Log {
     }
 
     pub(super) fn pump(&mut self, buffers: &mut dyn Buffers) {
-        while let Some((op, purpose)) = self.next_op(buffers) {
+        let mut watched = Watched {
+            inner: buffers,
+            refused: 0,
+        };
+        while let Some((op, purpose)) = self.next_op(&mut watched) {
             let expected = match op {
                 DiskOp::Write { len, .. } => len,
                 _ => 0,
@@ -223,6 +228,9 @@ impl Log {
             self.waiting
                 .insert(op.ticket(), Waiting { purpose, expected });
             self.ops.push_back(op);
+        }
+        if watched.refused > 0 {
+            self.relieve(watched.refused);
         }
         if faults::active(Fault::AckEarly) {
             self.settle_durable(self.quiet_since);
@@ -497,10 +505,16 @@ impl Log {
     }
 
     /// Finds the first batch below `end` that holds a record as late as `timestamp`;
-    /// `Output::Found` follows. It reads every header from the log start on.
+    /// `Output::Found` follows. It reads the headers of the first segment that may hold one, and of
+    /// those of which nobody knows yet how late their records are.
     pub fn find(&mut self, request: u64, timestamp: u64, end: BlockNo) {
         let end = end.min(self.writer.durable_end);
-        if end <= self.index.start.block || !matches!(self.state, State::Open | State::Stopping) {
+        let may = self
+            .segments
+            .iter()
+            .any(|one| self.index.may_be_as_late(one.base(), timestamp));
+        let serves = matches!(self.state, State::Open | State::Stopping);
+        if end <= self.index.start.block || !may || !serves {
             let result = Ok(None);
             self.outputs.push_back(Output::Found { request, result });
             return;

@@ -181,6 +181,8 @@ pub(super) struct Rig {
     pub(super) outputs: Vec<Output>,
     /// Writes that were ever asked for: file, position, length.
     pub(super) writes: Vec<(FileId, u64, usize)>,
+    /// Bytes that were ever asked to be read.
+    pub(super) read_bytes: usize,
     open: BTreeMap<FileId, u64>,
 }
 
@@ -226,6 +228,7 @@ impl Rig {
             pending: Vec::new(),
             outputs: Vec::new(),
             writes: Vec::new(),
+            read_bytes: 0,
             open: BTreeMap::from([(CHECKPOINT_FILE, checkpoint)]),
         }
     }
@@ -300,6 +303,7 @@ impl Rig {
                 bytes = self.pool.bytes(buffer)[start..start + len].to_vec();
                 self.writes.push((file, position, len));
             }
+            DiskOp::Read { len, .. } => self.read_bytes += len,
             DiskOp::Open { file, name, .. } => {
                 self.open.insert(file, self.disk.names[&name]);
             }

@@ -62,6 +62,7 @@ fn until_asked(rig: &mut Rig) {
     panic!("it does not ask for a file again");
 }
 
+///
 #[test]
 fn a_full_disk_refuses_no_block_of_the_nodes_own_and_comes_back() {
     let mut rig = full_log();

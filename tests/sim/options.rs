@@ -103,6 +103,8 @@ pub struct Options {
     pub write_depth: usize,
     /// The oldest append waits at most so long for its block to close, microseconds.
     pub batch_timeout_us: u64,
+    /// Bytes of buffers that a node lends at a time, if not what a core of the engine does.
+    pub pool: Option<usize>,
     /// What the logs keep.
     pub retention: Retention,
     /// Clients that append and read.
@@ -152,6 +154,7 @@ impl Options {
             max_block_records: 1000,
             write_depth: 4,
             batch_timeout_us: 5_000,
+            pool: None,
             retention: Retention::default(),
             clients: 3,
             client_window: 4,
@@ -220,13 +223,15 @@ impl Options {
 
     /// Bytes of buffers that a node lends at a time: as a core of the engine does.
     pub fn pool_bytes(&self) -> usize {
-        limits::core_buffer_bytes(&limits::BufferNeeds {
+        let needs = limits::BufferNeeds {
             logs: 1,
             nodes: self.members,
             block_bytes: padded(self.max_batch_bytes + 128),
             write_depth: self.write_depth,
             credit_bytes: self.link.initial_credit_bytes as usize,
-        })
+        };
+        self.pool
+            .unwrap_or_else(|| limits::core_buffer_bytes(&needs))
     }
 
     /// Bytes of buffers that one node's settings add up to, at most.

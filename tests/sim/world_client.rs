@@ -203,6 +203,8 @@ impl World {
             } => {
                 let process = self.nodes[node].process.as_mut().expect("it runs");
                 let Some(buffer) = process.buffers.put(batch) else {
+                    let bytes = batch.len();
+                    self.deliver(node, Event::MemoryShort { bytes })?;
                     return Ok(Some(arrival));
                 };
                 Event::Append {

@@ -463,6 +463,10 @@ impl World {
         let mut payload = None;
         if let Some(laid_out) = decoded.payload {
             let Some(buffer) = self.process(node).buffers.put(&laid_out) else {
+                let short = Event::MemoryShort {
+                    bytes: laid_out.len(),
+                };
+                self.deliver(node, short)?;
                 return Ok(Some(Arrival::Frame { connection, bytes }));
             };
             payload = Some((buffer, laid_out.len()));
