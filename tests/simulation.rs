@@ -54,6 +54,8 @@ fn swarm_of_seeds() {
     if seeds >= SEEDS && number("SEED").is_none() {
         let missing = sum.missing();
         assert!(missing.is_empty(), "never happened: {missing:?}");
+        let kept = [sum.freed, sum.resets, sum.below_start, sum.finds];
+        assert!(kept.iter().all(|times| *times > 0), "never happened: {sum}");
     }
 }
 

@@ -282,7 +282,7 @@ impl Rig {
                 idle = false;
                 self.note(op);
             }
-            if idle {
+            if idle && !self.log.has_output() {
                 return;
             }
         }

@@ -16,6 +16,8 @@ pub struct Report {
     pub acked: [u64; 3],
     /// Reads answered with records.
     pub reads: u64,
+    /// Searches by time answered with an offset.
+    pub finds: u64,
     /// Reads below a log start, answered with where it is.
     pub below_start: u64,
     /// Files that logs gave back.
@@ -75,6 +77,7 @@ impl Report {
             *sum += more;
         }
         self.reads += other.reads;
+        self.finds += other.finds;
         self.below_start += other.below_start;
         self.freed += other.freed;
         self.resets += other.resets;
@@ -114,8 +117,8 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "files given back: {}, logs begun anew: {}, reads below a log start: {}",
-            self.freed, self.resets, self.below_start
+            "files given back: {}, logs begun anew: {}, reads below a log start: {}, searches: {}",
+            self.freed, self.resets, self.below_start, self.finds
         )?;
         write!(
             f,
