@@ -242,8 +242,8 @@ pub fn check_links(
     Ok(())
 }
 
-/// Where `run` belongs in `log`, the sender's log beginning at `start`: at that start by the rule of
-/// [`place_at_start`], else by that of [`place`].
+/// Where `run` belongs in `log`, the sender's log beginning at `start`: at that start by the rule
+/// of [`place_at_start`], else by that of [`place`].
 pub fn place_from(
     start: BlockNo,
     run: &Run,

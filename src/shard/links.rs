@@ -91,8 +91,7 @@ impl Shard {
         }
         if let Some(start) = anew {
             self.counters.resets += 1;
-            let end = self.log.log_end();
-            self.counters.blocks_cut += end.0 - start.block.min(end).0;
+            self.counters.blocks_cut += self.log.log_end().0 - self.log.committed_end().0;
             self.log.reset(start);
         }
         if self.log.is_cutting() {

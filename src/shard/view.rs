@@ -69,7 +69,12 @@ impl LogView for View<'_> {
     }
 
     fn durable_end(&self) -> BlockNo {
-        self.kept_end(self.log.durable_end())
+        // Of a log that is given up nothing counts but what is committed: the rest is not its
+        // leader's, though frames have shown what comes behind it.
+        match self.anew {
+            Some(_) => self.log.committed_end(),
+            None => self.kept_end(self.log.durable_end()),
+        }
     }
 
     fn held(&self, block: BlockNo) -> Option<(Epoch, u32)> {

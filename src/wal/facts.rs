@@ -54,6 +54,11 @@ impl Log {
         self.cut.as_ref().map(|cut| cut.from)
     }
 
+    /// Blocks durable here and known to be committed.
+    pub fn committed_end(&self) -> BlockNo {
+        self.known_committed()
+    }
+
     /// Where the log begins anew once the cut under way is done, if it does.
     pub fn begins_anew(&self) -> Option<LogStart> {
         self.cut.as_ref().and_then(|cut| cut.anew)

@@ -312,7 +312,8 @@ impl Checker {
     pub fn found(&self, timestamp: u64, offset: u64, bounds: (u64, u64)) -> Checked {
         let late = |batch: &BatchFacts| batch.max_timestamp >= timestamp;
         let there = self.by_offset.get(&offset).is_some_and(late);
-        let end = if there { offset } else { bounds.1 };
+        // What was committed after it was asked it need not have seen.
+        let end = offset.min(bounds.1);
         let mut before = self.by_offset.range(bounds.0.min(end)..end);
         let passed = before.find(|(_, batch)| late(batch));
         ensure(passed.is_none(), Name::ReadWrong, || {
