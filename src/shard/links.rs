@@ -56,6 +56,8 @@ impl Shard {
         let verdict = self
             .replica
             .on_run(now, connection, body, headers.as_deref(), &view);
+        let damaged = headers.is_none() || verdict == Verdict::Refuse(Code::BadCrc);
+        self.counters.crc_failures += u64::from(damaged);
         let (cut, anew) = match verdict {
             Verdict::Write { cut } => (cut, None),
             Verdict::Reset { start } => (None, Some(start)),
