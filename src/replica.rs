@@ -30,6 +30,7 @@ use follower::Follower;
 use leader::Leader;
 use state::State;
 
+pub use credit::Account;
 pub use output::{
     Following, LinkStatus, LinkView, Output, Promise, Role, SaveToken, SendRun, ServeFetch,
     Verdict, with_run,
@@ -450,6 +451,11 @@ impl Replica {
     /// Microseconds since this follower heard of its leader.
     pub fn silence_us(&self, now: Time) -> u64 {
         now.since_us(self.follower.heard())
+    }
+
+    /// What this node granted as a follower, and what it holds of it.
+    pub fn granted(&self) -> Account {
+        self.follower.receiver.account()
     }
 
     /// The link by which this node follows, if it does not lead the log.

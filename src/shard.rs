@@ -251,6 +251,7 @@ impl Shard {
                 bytes_written: self.log.bytes_written(),
                 ..self.counters
             },
+            granted: self.replica.granted(),
             links: self.replica.links(now, &view),
         }
     }

@@ -238,6 +238,8 @@ pub struct LinkView {
     pub credit_records: u64,
     /// Bytes that may still be sent.
     pub credit_bytes: u64,
+    /// What that is the rest of.
+    pub account: credit::Account,
     /// First block not sent.
     pub sent: BlockNo,
     /// First block not acknowledged.

@@ -214,6 +214,7 @@ impl Leader {
                 lag_us: oldest.map_or(0, |sealed| now.0.saturating_sub(sealed.tick.0)),
                 credit_records: room.records,
                 credit_bytes: room.bytes,
+                account: link.sender.account(),
                 sent: link.next,
                 matched: link.matched,
                 lag_percentiles_us: [50, 95, 99].map(|p| link.lag.percentile(p)),
