@@ -382,6 +382,7 @@ impl Shard {
             (Err(ReadError::NotHeld), Purpose::Read(read))
                 if read.offset < self.log.log_start().offset =>
             {
+                self.room_came = true;
                 self.try_read(read, buffers);
             }
             (Ok(loaded), Purpose::Read(read)) => self.answer_read(read, loaded, buffers),
