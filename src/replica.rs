@@ -6,14 +6,16 @@
 //! The composition calls an input for what happened, then [`Replica::poll`] until it returns none,
 //! and [`Replica::on_time`] when [`Replica::poll_timeout`] is due.
 //!
-//! `follower.rs` and `promises.rs` are the part of every node, `leader.rs`, `sending.rs` and
-//! `opening.rs` that of the placed one; `admit.rs` holds the rule by which a run of blocks enters a
-//! log, `credit.rs` the two accounts of a link, `progress.rs` what a leader knows of one follower.
+//! `follower.rs` and `promises.rs` are the part of every node, `leader.rs`, `sending.rs`,
+//! `opening.rs` and `copying.rs` that of the placed one; `admit.rs` holds the rule by which a run
+//! of blocks enters a log, `credit.rs` the two accounts of a link, `progress.rs` what a leader
+//! knows of one follower.
 //! Start with `view.rs`, then `output.rs`.
 
 pub mod admit;
 pub mod credit;
 
+mod copying;
 mod follower;
 mod lag;
 mod leader;
@@ -57,8 +59,9 @@ pub struct Config {
     pub members: Vec<NodeId>,
     /// The operator says that a blank disk here is a new member, not a lost one.
     pub new_member: bool,
-    /// Whether a follower may cut an uncommitted suffix: in a set, not in a mesh.
-    pub may_truncate: bool,
+    /// Whether the log is one of a mesh: its leader is its origin for ever, so no follower cuts a
+    /// suffix, and what followers hold past the leader's end is copied back.
+    pub mesh: bool,
     /// Credit that this node grants to its leader.
     pub initial_credit: CreditLimits,
     /// Largest run of blocks in one frame, padded bytes; a larger block goes alone.
@@ -82,7 +85,7 @@ impl Config {
             leader,
             members,
             new_member: false,
-            may_truncate: true,
+            mesh: false,
             initial_credit: CreditLimits {
                 records: limits::INITIAL_CREDIT,
                 bytes: limits::INITIAL_CREDIT_BYTES,
@@ -428,6 +431,15 @@ impl Replica {
         }
     }
 
+    /// The epoch in which the leader takes appends, as far as this node knows: its own, or the
+    /// one in which its leader was heard within `rpc_timeout`.
+    pub fn epoch_known_open(&self, now: Time) -> Option<Epoch> {
+        match &self.leader {
+            Some(leader) => leader.is_open().then(|| leader.epoch()),
+            None => self.follower.epoch_known_open(now, &self.state),
+        }
+    }
+
     /// What the checkpoint holds for the protocol.
     pub fn promise(&self) -> Promise {
         self.state.promise
@@ -501,6 +513,8 @@ mod commit_tests;
 mod follower_tests;
 #[cfg(test)]
 mod link_tests;
+#[cfg(test)]
+mod mesh_tests;
 #[cfg(test)]
 mod opening_tests;
 #[cfg(test)]

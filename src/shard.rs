@@ -214,6 +214,12 @@ impl Shard {
         }
     }
 
+    /// The epoch in which its leader takes appends, as far as this node knows.
+    pub fn epoch_known_open(&self, now: Time) -> Option<Epoch> {
+        let here = matches!(self.role(), Role::Leader | Role::Follower) && !self.stopping;
+        self.replica.epoch_known_open(now).filter(|_| here)
+    }
+
     /// Whether an operator has paused the link with `peer`; none if there is no such link.
     pub fn is_link_paused(&self, peer: NodeId) -> Option<bool> {
         self.replica.is_paused(peer)
@@ -233,6 +239,7 @@ impl Shard {
             role: self.role(),
             leader: Some(self.replica.leader()),
             epoch: self.replica.epoch(),
+            open_epoch: self.epoch_known_open(now),
             log_start: self.log.log_start().block,
             log_start_offset: self.log.log_start().offset,
             high_watermark,
@@ -563,7 +570,7 @@ fn replica_config(config: &ShardConfig) -> replica::Config {
         leader: config.leader,
         members: config.wal.members.clone(),
         new_member: config.new_member,
-        may_truncate: true,
+        mesh: config.mesh,
         initial_credit: CreditLimits {
             records: link.initial_credit,
             bytes: link.initial_credit_bytes,

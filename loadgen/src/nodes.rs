@@ -89,14 +89,15 @@ impl NodeStatus {
         self.0["node"].as_u64().unwrap_or(0)
     }
 
-    /// Shards that this node leads with an open epoch.
-    pub fn leads(&self) -> Vec<u64> {
+    /// Origin and shard of the logs that this node leads with an open epoch.
+    pub fn leads(&self) -> Vec<(u64, u64)> {
         let shards = self.0["shards"].as_array().into_iter().flatten();
         let led = shards.filter(|shard| {
             let role = shard["role"].as_str().unwrap_or("");
             role.eq_ignore_ascii_case("leader")
         });
-        led.filter_map(|shard| shard["shard"].as_u64()).collect()
+        let log = |shard: &Value| Some((shard["origin"].as_u64()?, shard["shard"].as_u64()?));
+        led.filter_map(log).collect()
     }
 
     /// One of the process's own counters.
@@ -183,13 +184,13 @@ pub fn wait_until_equal(nodes: &[String], limit: Duration) -> bool {
     wait(limit, || matches!(behind(), Ok(0)))
 }
 
-/// Waits until every shard has a leader with an open epoch; says what is missing if it has not.
+/// Waits until every log has a leader with an open epoch; says what is missing if it has not.
 pub fn wait_until_led(nodes: &[String], limit: Duration) -> Result<(), String> {
     let mut missing = String::new();
     let led = wait(limit, || match unled(nodes) {
         Ok(shards) if shards.is_empty() => true,
         Ok(shards) => {
-            missing = format!("shards without a leader: {shards:?}");
+            missing = format!("logs without a leader (origin, shard): {shards:?}");
             false
         }
         Err(error) => {
@@ -200,15 +201,18 @@ pub fn wait_until_led(nodes: &[String], limit: Duration) -> Result<(), String> {
     if led { Ok(()) } else { Err(missing) }
 }
 
-fn unled(nodes: &[String]) -> io::Result<Vec<u64>> {
-    let shards = exchange::any_metadata(nodes)?.leaders.len() as u64;
+fn unled(nodes: &[String]) -> io::Result<Vec<(u64, u64)>> {
+    let metadata = exchange::any_metadata(nodes)?;
+    let origins = metadata.origins.iter().map(|origin| u64::from(origin.0));
+    let shards = metadata.leaders.len() as u64;
+    let logs = origins.flat_map(|origin| (0..shards).map(move |shard| (origin, shard)));
     let mut led = Vec::new();
     for address in nodes {
         let status = NodeStatus::ask(address);
         let status = status.map_err(|error| io::Error::other(format!("{address}: {error}")))?;
         led.extend(status.leads());
     }
-    Ok((0..shards).filter(|shard| !led.contains(shard)).collect())
+    Ok(logs.filter(|log| !led.contains(log)).collect())
 }
 
 fn wait(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {

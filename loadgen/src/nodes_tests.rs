@@ -24,8 +24,8 @@ fn a_status_is_read_by_key() {
         "node": 2,
         "counters": {"crc_failures": 5},
         "shards": [
-            {"shard": 0, "role": "leader", "counters": {"crc_failures": 2}},
-            {"shard": 1, "role": "follower", "counters": {"crc_failures": 3},
+            {"origin": 7, "shard": 0, "role": "leader", "counters": {"crc_failures": 2}},
+            {"origin": 7, "shard": 1, "role": "follower", "counters": {"crc_failures": 3},
               "granted": {"used": {"records": 1, "bytes": 2}, "limit": {"records": 3, "bytes": 4},
                 "held": {"records": 5, "bytes": 6}}},
         ],
@@ -40,7 +40,7 @@ fn a_status_is_read_by_key() {
         ],
     }));
     assert_eq!(status.node(), 2);
-    assert_eq!(status.leads(), [0]);
+    assert_eq!(status.leads(), [(7, 0)]);
     assert_eq!(
         (status.counter("crc_failures"), status.counter("absent")),
         (5, 0)

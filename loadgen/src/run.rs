@@ -244,7 +244,7 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
     let shards: Vec<ShardId> = shards.into_iter().map(ShardId).collect();
     Ok(Plan {
         nodes: args.nodes.clone(),
-        origin: metadata.cluster,
+        origin: metadata.origin,
         keys: keys(args, &shards, metadata)?,
         shards,
         payload: args.payload,

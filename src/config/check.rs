@@ -5,7 +5,7 @@
 
 use super::file::{self, Document};
 use super::{
-    Cluster, Config, ConfigError, Cores, Link, Log, LogFormat, Node, NodeEntry, Retention,
+    Cluster, Config, ConfigError, Cores, Kind, Link, Log, LogFormat, Node, NodeEntry, Retention,
 };
 use crate::limits;
 use crate::types::{NodeId, OriginId, padded};
@@ -59,28 +59,34 @@ fn cluster(file: &file::Cluster) -> Checked<Cluster> {
         )
     })?;
     let id = number("cluster.id", id, 1, u64::from(u32::MAX))?;
-    if let Some(kind) = file.kind.as_deref().filter(|kind| *kind != "set") {
-        let rule = "is no kind of cluster of this version";
-        return Err(ConfigError::new(
-            "cluster.kind",
-            kind,
-            rule,
-            "write \"set\"",
-        ));
-    }
+    let kind = kind(file.kind.as_deref())?;
     let nodes = nodes(&file.nodes)?;
-    let shards = or(
-        "cluster.shards",
-        file.shards,
-        nodes.len() as u64,
-        1,
-        limits::MAX_SHARDS as u64,
-    )?;
+    let default = match kind {
+        Kind::Set => nodes.len() as u64,
+        Kind::Mesh => 1,
+    };
+    let most = limits::MAX_SHARDS as u64;
+    let shards = or("cluster.shards", file.shards, default, 1, most)?;
     Ok(Cluster {
         id: OriginId(id as u32),
+        kind,
         shards: shards as u16,
         nodes,
     })
+}
+
+fn kind(text: Option<&str>) -> Checked<Kind> {
+    let kinds = [Kind::Set, Kind::Mesh].into_iter();
+    match text {
+        None => Ok(Kind::Set),
+        Some(text) => kinds
+            .clone()
+            .find(|kind| kind.name() == text)
+            .ok_or_else(|| {
+                let rule = "is no kind of cluster of this version";
+                ConfigError::new("cluster.kind", text, rule, "write \"set\" or \"mesh\"")
+            }),
+    }
 }
 
 fn nodes(list: &[file::NodeEntry]) -> Checked<Vec<NodeEntry>> {

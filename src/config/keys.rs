@@ -37,8 +37,8 @@ keys! {
     "node.admin_control", false, "whether that port may pause and resume links";
     "node.log", "\"text\"", "how log lines look: text or json";
     "cluster.id", "none", "number of the cluster";
-    "cluster.kind", "\"set\"", "how the nodes replicate";
-    "cluster.shards", "number of nodes", "shards, fixed for the life of the cluster";
+    "cluster.kind", "\"set\"", "set: one leader a log; mesh: every node leads logs of its own";
+    "cluster.shards", "set: number of nodes; mesh: 1", "shards, fixed for the life of the cluster";
     "cores.count", 1, "executors, one per CPU";
     "cores.cpus", "the first ones allowed", "the CPU of each executor";
     "cores.spin_us", 0, "spinning before sleep, microseconds";

@@ -57,6 +57,8 @@ pub struct Follower {
     /// The leader's high watermark and log start, as far as it said in this epoch.
     pub(super) leader_committed: BlockNo,
     pub(super) leader_start: BlockNo,
+    /// The newest epoch in which the leader spoke as one that has it open.
+    led: Epoch,
     /// A replica that lost its memory speaks again once it was brought up to here.
     pub(super) target: Option<BlockNo>,
     pub(super) receiver: Receiver,
@@ -83,6 +85,7 @@ impl Follower {
             verified_end: BlockNo(0),
             leader_committed: BlockNo(0),
             leader_start: BlockNo(0),
+            led: Epoch(0),
             target: None,
             receiver: Receiver::new(window),
             credited: None,
@@ -109,6 +112,13 @@ impl Follower {
     /// What the leader said it has trimmed, never past the own high watermark.
     pub fn leader_start(&self, state: &State) -> BlockNo {
         self.leader_start.min(state.high_watermark)
+    }
+
+    /// The epoch that the leader has open, if it was heard of lately.
+    pub fn epoch_known_open(&self, now: Time, state: &State) -> Option<Epoch> {
+        let lately = now.since_us(self.heard) < state.config.rpc_timeout_us;
+        let open = self.led == self.epoch && self.epoch.0 > 0;
+        (lately && open).then_some(self.epoch)
     }
 
     /// When the leader was last heard of.
@@ -202,6 +212,7 @@ impl Follower {
     pub(super) fn leader_said(&mut self, committed_end: BlockNo, log_start: BlockNo) {
         self.leader_committed = self.leader_committed.max(committed_end);
         self.leader_start = self.leader_start.max(log_start);
+        self.led = self.epoch;
     }
 
     /// What may be acknowledged.
@@ -257,7 +268,7 @@ impl Follower {
             return Verdict::Refuse(code);
         }
         let headers = admit::agree(&run, headers, state.config.log);
-        let (hwm, may_truncate) = (state.high_watermark, state.config.may_truncate);
+        let (hwm, may_truncate) = (state.high_watermark, !state.config.mesh);
         let place = admit::place_from(said.log_start, &run, headers, view, (hwm, may_truncate));
         let (code, about) = match place {
             Place::Next | Place::Cut(_) | Place::Anew(_) => {

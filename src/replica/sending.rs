@@ -28,6 +28,16 @@ impl Leader {
         }
     }
 
+    /// Blocks at or past it are not sent yet. In a mesh a leader sends what is durable here: else
+    /// a crash could leave a follower ahead, and its log would part from the leader's for good.
+    fn send_end(state: &State, view: &dyn LogView) -> BlockNo {
+        if state.config.mesh {
+            view.durable_end()
+        } else {
+            view.log_end()
+        }
+    }
+
     /// Asks for the next run of one link, if it may go.
     pub(super) fn send(&mut self, now: Time, index: usize, state: &mut State, view: &dyn LogView) {
         let link = &self.links[index];
@@ -53,7 +63,8 @@ impl Leader {
         let link = &self.links[index];
         let (next, round) = (link.next, link.round());
         let head = self.head(next, state, view);
-        if next >= view.log_end() {
+        let end = Leader::send_end(state, view);
+        if next >= end {
             if link.stage == Stage::Probing {
                 self.links[index].sent(now, next, round, &[]);
                 state.send(connection, head);
@@ -70,7 +81,7 @@ impl Leader {
             connection,
             peer: link.peer,
             from: next,
-            end: view.log_end(),
+            end,
             credit: link.sender.room(),
             max_bytes: state.config.run_bytes.min(room),
             first_max_bytes,
@@ -142,7 +153,7 @@ impl Leader {
         view: &dyn LogView,
     ) {
         let link = &self.links[index];
-        let waits = link.next < view.log_end() && !self.fits(link);
+        let waits = link.next < Leader::send_end(state, view) && !self.fits(link);
         let (status, cause) = link.current_status(waits);
         let link = &mut self.links[index];
         link.cause = cause;

@@ -15,7 +15,7 @@ use super::node::Node;
 use crate::limits;
 use crate::shard::{Action, Event, Part, Request, Shard, ShardStatus};
 use crate::snapshot::ShardUsage;
-use crate::types::{ConnectionId, LogId, NodeId, ShardId, Time};
+use crate::types::{ConnectionId, Epoch, LogId, NodeId, Time};
 use crate::wire::body::Body;
 use glommio::timer::Timer;
 use std::cell::{Cell, RefCell};
@@ -122,10 +122,11 @@ impl Core {
         self.logs.iter().position(|known| *known == log)
     }
 
-    /// The core that owns a shard of this cluster; none if the cluster has no such shard.
-    pub(super) fn owner(&self, shard: ShardId) -> Option<usize> {
+    /// The core that owns a log of this cluster; none if the cluster has no such log.
+    pub(super) fn owner(&self, log: LogId) -> Option<usize> {
         let config = &self.node.config;
-        (shard.0 < config.cluster.shards).then(|| usize::from(shard.0) % config.cores.count)
+        let known = config.cluster.has(log);
+        known.then(|| usize::from(log.shard.0) % config.cores.count)
     }
 
     pub(super) fn new_connection_id(&self) -> ConnectionId {
@@ -155,6 +156,24 @@ impl Core {
         let now = self.clock.now();
         let shards = self.shards.borrow();
         shards.iter().map(|local| local.shard.status(now)).collect()
+    }
+
+    /// Logs whose leader has an open epoch as far as this node knows: those of this core as they
+    /// are, those of other cores as they last published themselves.
+    pub(super) fn open_epochs(&self) -> BTreeMap<LogId, Epoch> {
+        let now = self.clock.now();
+        let mut open = BTreeMap::new();
+        for (log, local) in self.logs.iter().zip(self.shards.borrow().iter()) {
+            open.extend(local.shard.epoch_known_open(now).map(|epoch| (*log, epoch)));
+        }
+        for (index, published) in self.node.published.iter().enumerate() {
+            if index != self.index {
+                let published = published.read();
+                let epochs = published.iter();
+                open.extend(epochs.filter_map(|status| Some((status.log, status.open_epoch?))));
+            }
+        }
+        open
     }
 
     /// A buffer may have been let go of by somebody other than a shard.

@@ -15,10 +15,10 @@ use super::node::Node;
 use super::preflight::refused_address;
 use super::ring::Ring;
 use super::server;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Kind};
 use crate::limits;
 use crate::shard::{FileEntry, FileName, LinkConfig, Retention, Shard, ShardConfig, WalConfig};
-use crate::types::{LogId, ShardId};
+use crate::types::LogId;
 use glommio::io::BufferedFile;
 use glommio::net::TcpListener;
 use glommio::timer::sleep;
@@ -150,7 +150,8 @@ fn shard_config(node: &Node, log: LogId) -> ShardConfig {
     };
     ShardConfig {
         node: config.node.id,
-        leader: config.cluster.leader(log.shard),
+        leader: config.cluster.leader(log),
+        mesh: config.cluster.kind == Kind::Mesh,
         wal,
         link,
         new_member: node.new_member,
@@ -221,13 +222,5 @@ async fn carry_out_requests(core: Rc<Core>) {
             .spawn_blocking(move || request.carry_out())
             .await;
         core.disk_finished(outcome);
-    }
-}
-
-/// The log of a shard in a set.
-pub(super) fn log_of(node_cluster: crate::types::OriginId, shard: u16) -> LogId {
-    LogId {
-        origin: node_cluster,
-        shard: ShardId(shard),
     }
 }

@@ -43,6 +43,7 @@ fn json(node: &Node, statuses: &[ShardStatus], cores: &[Arc<CoreReport>]) -> Val
     json!({
         "node": node.config.node.id.0,
         "cluster": node.config.cluster.id.0,
+        "kind": node.config.cluster.kind.name(),
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": node.started.elapsed().as_secs_f64(),
         "cores": node.config.cores.count,
@@ -87,6 +88,7 @@ fn shard(status: &ShardStatus, usage: Option<&ShardUsage>) -> Value {
         "role": role,
         "leader": status.leader.map(|leader| leader.0),
         "epoch": status.epoch.0,
+        "open": status.open_epoch.is_some(),
         "log_start": status.log_start.0,
         "log_start_offset": status.log_start_offset.0,
         "high_watermark": status.high_watermark.0,

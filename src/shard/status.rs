@@ -32,6 +32,8 @@ pub struct ShardStatus {
     pub leader: Option<NodeId>,
     /// The epoch in force here.
     pub epoch: Epoch,
+    /// The epoch in which its leader takes appends, as far as this node knows.
+    pub open_epoch: Option<Epoch>,
     /// First block kept.
     pub log_start: BlockNo,
     /// Offset of its first record.

@@ -179,6 +179,10 @@ impl Inner {
             max_batch_bytes: 1 << 20,
             nodes: self.nodes.clone(),
             leaders: self.leaders.clone(),
+            epochs: vec![Epoch(1); self.leaders.len()],
+            origin: CLUSTER,
+            origins: vec![CLUSTER],
+            default_read_level: 1,
         })
     }
 
