@@ -168,7 +168,10 @@ impl Leader {
             Body::Position(body) => self.on_position(now, index, body, state),
             Body::ReplicateOk(body) => self.on_ack(now, index, body, state, view),
             Body::Nack(body) => self.on_nack(now, index, body, state, view),
-            Body::Limits(body) => self.links[index].raise(body.limits),
+            Body::Limits(body) => {
+                self.links[index].raise(body.limits);
+                self.links[index].peer_full = None;
+            }
             Body::Pause(body) => self.links[index].peer_pause = Some(body.reason),
             Body::Resume(body) => self.on_resume(index, body, state, view),
             Body::Pong(body) => self.on_pong(now, index, body, state),
@@ -267,7 +270,7 @@ impl Leader {
         }
         let link = &mut self.links[index];
         match link.refused(now, body, code, view) {
-            Refusal::Stale | Refusal::SteppedBack => {}
+            Refusal::Stale | Refusal::SteppedBack | Refusal::Full => {}
             Refusal::Suspect(block) => state.out.push_back(Output::Suspect { block }),
             Refusal::Stopped => {
                 let text = format!(

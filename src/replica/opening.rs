@@ -70,7 +70,8 @@ pub struct Fetching {
     pub(super) peer: NodeId,
     /// First block to ask for.
     pub(super) first: BlockNo,
-    /// The source's log end.
+    /// The source's log start and end.
+    pub(super) start: BlockNo,
     pub(super) end: BlockNo,
     /// An answer is awaited.
     pub(super) asked: bool,
@@ -315,12 +316,11 @@ impl Leader {
                 .expect("a promise comes with a position");
             (position.last_epoch, position.next)
         };
-        let best = self
-            .links
-            .iter()
-            .filter(promised)
-            .filter(|link| link.stopped.is_none())
-            .max_by_key(|link| held(link));
+        let may = |link: &&Link| promised(link) && link.stopped.is_none();
+        let best = self.links.iter().filter(may).max_by_key(|link| {
+            let start = link.position.as_ref().map(|position| position.log_start);
+            (held(link), core::cmp::Reverse(start))
+        });
         let own = (view.last_epoch(), view.log_end());
         self.phase = match best {
             Some(link) if held(link) > own => {
@@ -337,9 +337,11 @@ impl Leader {
                 // At least its last block is asked for: where the logs part shows in the answer.
                 let first = admit::step_back(view, hints);
                 let last = end.previous().expect("more up to date than any empty log");
+                let position = link.position.as_ref();
                 let fetching = Fetching {
                     peer: link.peer,
                     first: first.min(last),
+                    start: position.map_or(BlockNo(0), |position| position.log_start),
                     end,
                     asked: false,
                     writing: None,

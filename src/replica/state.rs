@@ -105,8 +105,7 @@ impl State {
         self.out.push_back(Output::Close { connection, code });
     }
 
-    pub fn notice(&mut self, message: impl Into<Message>, text: String) {
-        let message = message.into();
+    pub fn notice(&mut self, message: Message, text: String) {
         self.out.push_back(Output::Notice { message, text });
     }
 

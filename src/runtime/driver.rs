@@ -186,6 +186,21 @@ impl Core {
         }
     }
 
+    /// Somebody found no buffer: the logs give back what they only keep.
+    fn relieve(&self) {
+        let bytes = self.pool.borrow_mut().take_shortage();
+        if bytes > 0 {
+            for log in 0..self.logs.len() {
+                self.deliver(log, Event::MemoryShort { bytes });
+            }
+        }
+    }
+
+    /// A connection found no buffer.
+    pub(super) fn memory_is_short(&self) {
+        self.work.notify();
+    }
+
     /// Starts a clean stop of every shard.
     pub(super) fn stop(&self) {
         if !self.stopping.replace(true) {
@@ -209,6 +224,7 @@ impl Core {
     /// Takes in what the disk has done, then carries out all that the shards want.
     fn collect(&self) {
         self.take_completions();
+        self.relieve();
         loop {
             self.memory_may_have_come_back();
             let mut idle = true;

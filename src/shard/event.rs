@@ -119,6 +119,12 @@ pub enum Event {
         /// Whether to pause.
         pause: bool,
     },
+    /// A buffer of so many bytes was refused to somebody outside of the core, for example to a
+    /// connection that wants to receive a run: gives back what is only kept.
+    MemoryShort {
+        /// Bytes wanted.
+        bytes: usize,
+    },
     /// Stop cleanly: take no appends, end the writes in flight, write the checkpoint, then
     /// [`Action::Stopped`].
     Stop,

@@ -109,23 +109,12 @@ messages! {
     LogClosed 19 Error
         "the log is closed until restart",
         "see the mend in the line";
-    Trouble 20 Error
-        "something that has no entry of its own is wrong",
-        "see the line";
-    Note 21 Info
-        "something that has no entry of its own has changed",
+    DiskFull 20 Error
+        "there is no space for the next segment file: appends are refused, replication goes on",
+        "free space or set retention; the log goes on by itself";
+    DiskHasSpace 21 Info
+        "the log takes appends again",
         "";
-}
-
-/// For a line without an entry of its own: whether it is grave.
-impl From<bool> for Message {
-    fn from(grave: bool) -> Message {
-        if grave {
-            Message::Trouble
-        } else {
-            Message::Note
-        }
-    }
 }
 
 impl Message {
