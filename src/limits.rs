@@ -74,6 +74,14 @@ pub const INITIAL_CREDIT_BYTES: u64 = 32 << 20;
 /// read from the log again when the socket has room: a slow peer costs this much and no more.
 pub const LINK_QUEUE_BYTES: usize = 8 << 20;
 
+/// Bytes of frames that may wait for the socket of a peer: what a link may queue, and as much again
+/// of the largest answers to fetches. A peer that lets more pile up reads nothing: its connection
+/// ends.
+pub const PEER_QUEUE_BYTES: usize = LINK_QUEUE_BYTES + 2 * MAX_BUFFER_BYTES;
+
+/// Runs of blocks that wait behind a cut, whatever their size; their bytes are bounded by credit.
+pub const DELAYED_RUNS: usize = 16_384;
+
 /// Bytes of recent blocks a log keeps in memory for its links, counted as buffers.
 pub const RECENT_BYTES: usize = 8 << 20;
 
@@ -89,6 +97,9 @@ pub const CONNECTION_APPEND_BYTES: usize = 16 << 20;
 
 /// Reads that one log holds back until there is something to return.
 pub const WAITING_READS: usize = 1024;
+
+/// Reads of one connection that one log holds back: what a client of this version has in flight.
+pub const WAITING_READS_EACH: usize = CLIENT_IN_FLIGHT;
 
 /// Appends of one log that are accepted and not yet answered.
 pub const PENDING_APPENDS: usize = 65_536;
@@ -130,6 +141,14 @@ pub const CONNECTION_REQUESTS: usize = 16 * CLIENT_IN_FLIGHT;
 /// answer always fits.
 pub const CONNECTION_ANSWER_BYTES: usize = MAX_BUFFER_BYTES;
 
+/// Bytes that may wait for a client's socket. Answers to what it had asked before are refused above
+/// that: it takes nothing, and what waits is memory of blocks.
+pub const CLIENT_QUEUE_BYTES: usize = 4 * CONNECTION_ANSWER_BYTES;
+
+/// An answer with a payload of at most so many bytes is copied: it holds no buffer of a block while
+/// it waits for a slow client. Copying it costs less than the system call that sends it.
+pub const COPIED_ANSWER_BYTES: usize = 16 << 10;
+
 /// Connections of one core. Each costs its read buffer and two tasks; more are closed at once.
 pub const CORE_CONNECTIONS: usize = 1024;
 
@@ -139,6 +158,10 @@ pub const READ_BUFFER_BYTES: usize = 2 * (FRAME_HEADER + FRAME_BODY);
 
 /// How long a new connection may take for its first frame, and a dialed one for the answer.
 pub const HANDSHAKE_MS: u64 = 5_000;
+
+/// How long a payload may take from its first byte to its last: its buffer is set aside meanwhile.
+/// The largest one comes in time at 1.7 MB/s, a batch of 1 MiB at 105 KB/s.
+pub const PAYLOAD_MS: u64 = 10_000;
 
 /// What the buffers of a core are for.
 #[derive(Clone, Copy, Debug)]

@@ -185,6 +185,12 @@ impl Replica {
         }
     }
 
+    /// The owner of the log found a reason to end a connection.
+    pub fn end_connection(&mut self, now: Time, connection: ConnectionId, code: Code) {
+        self.state.close(connection, code);
+        self.peer_down(now, connection);
+    }
+
     /// A connection asked for with [`Output::Dial`] could not be opened.
     pub fn dial_failed(&mut self, now: Time, peer: NodeId) {
         if let Some(leader) = &mut self.leader {
@@ -276,6 +282,15 @@ impl Replica {
         match self.leader.as_mut().filter(|leader| leader.is_writing()) {
             Some(leader) => leader.run_refused(now, &mut self.state),
             None => self.follower.run_refused(&mut self.state, view),
+        }
+    }
+
+    /// A run that was said to be written turned out not to continue what its cut left: it is in the
+    /// log no more, and the view shows it.
+    pub fn run_dropped(&mut self, now: Time, view: &dyn LogView) {
+        match &mut self.leader {
+            Some(leader) => leader.run_dropped(now, &mut self.state),
+            None => self.follower.run_dropped(&mut self.state, view),
         }
     }
 
@@ -443,6 +458,8 @@ impl Replica {
 mod commit_tests;
 #[cfg(test)]
 mod follower_tests;
+#[cfg(test)]
+mod hostile_tests;
 #[cfg(test)]
 mod link_tests;
 #[cfg(test)]

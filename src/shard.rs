@@ -135,7 +135,10 @@ impl Shard {
             } => {
                 self.replica.peer_up(now, peer, connection, channel, dialed);
             }
-            Event::PeerDown { connection } => self.replica.peer_down(now, connection),
+            Event::PeerDown { connection } => {
+                self.forget_delayed(connection);
+                self.replica.peer_down(now, connection);
+            }
             Event::DialFailed { peer } => self.replica.dial_failed(now, peer),
             Event::Frame {
                 connection,

@@ -407,17 +407,7 @@ impl Follower {
                 state.config.log, self.epoch
             );
             state.notice(false, text);
-            // What was cut off will never become durable; its buffers are free with the writes.
-            let cut: Vec<Arrived> = self
-                .arrived
-                .iter()
-                .filter(|a| a.end > from)
-                .copied()
-                .collect();
-            self.arrived.retain(|arrived| arrived.end <= from);
-            for arrived in cut {
-                self.dispose(arrived.connection, arrived.weight);
-            }
+            self.forget_arrived(from);
         }
         self.arrived.push_back(candidate.arrived);
         self.verified_end = self.verified_end.max(candidate.run.end());
@@ -431,6 +421,37 @@ impl Follower {
             let (connection, run) = (candidate.arrived.connection, candidate.run);
             let about = view.log_end();
             self.refuse(Code::BadCrc, connection, &run, about, state, view);
+        }
+    }
+
+    /// A run that was written is not in the log after all: its sender is not worth listening to on
+    /// this connection. It may ask anew on another one.
+    pub fn run_dropped(&mut self, state: &mut State, view: &dyn LogView) {
+        let end = view.log_end();
+        self.forget_arrived(end);
+        self.verified_end = self.verified_end.min(end);
+        let text = format!(
+            "{}: the leader sent blocks that do not continue block {end}",
+            state.config.log
+        );
+        state.notice(true, text);
+        if let Some(connection) = self.following {
+            state.close(connection, Code::BadFrame);
+            self.down(connection);
+        }
+    }
+
+    /// What arrived past `end` will never become durable; its buffers are free with the writes.
+    fn forget_arrived(&mut self, end: BlockNo) {
+        let gone: Vec<Arrived> = self
+            .arrived
+            .iter()
+            .filter(|arrived| arrived.end > end)
+            .copied()
+            .collect();
+        self.arrived.retain(|arrived| arrived.end <= end);
+        for arrived in gone {
+            self.dispose(arrived.connection, arrived.weight);
         }
     }
 

@@ -164,6 +164,10 @@ impl Leader {
         };
         self.links[index].heard = now;
         match body {
+            Body::Position(body) if !is_plausible(body) => {
+                let cause = Cause::Refused(Code::BadFrame);
+                self.drop_link(now, index, Code::BadFrame, cause, state);
+            }
             Body::Position(body) => self.on_position(now, index, body, state),
             Body::ReplicateOk(body) => self.on_ack(now, index, body, state, view),
             Body::Nack(body) => self.on_nack(now, index, body, state, view),
@@ -303,7 +307,9 @@ impl Leader {
         let link = &mut self.links[index];
         if self.phase == Phase::Open && body.promised <= self.epoch {
             if body.promised == self.epoch {
-                link.confirmed_at = link.confirmed_at.max(Time(body.sent_at_us));
+                // Nobody confirms what was not asked yet.
+                let asked_at = Time(body.sent_at_us).min(now);
+                link.confirmed_at = link.confirmed_at.max(asked_at);
             }
             // It does not know what it is taken to have promised or verified: it was restarted.
             // With nothing to send, a data connection that died without a word would never be
@@ -509,6 +515,13 @@ impl Leader {
             }
         }
     }
+}
+
+/// Whether a position can be one at all: who holds no block has none of any epoch, and nothing is
+/// durable, committed or trimmed past the log end.
+fn is_plausible(said: &Position) -> bool {
+    let within = said.log_start.max(said.committed_end).max(said.durable_end) <= said.next;
+    within && (said.next > BlockNo(0) || (said.last_epoch, said.last_crc) == (Epoch(0), 0))
 }
 
 /// When silence of its peer ends a link's connection.

@@ -19,6 +19,7 @@ use super::output::{Output, Promise, Verdict};
 use super::progress::{Cause, Link, Stage};
 use super::state::State;
 use super::view::LogView;
+use crate::limits::EPOCH_MAX;
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, Fetch, Nack, ReplicaMemory};
@@ -235,7 +236,10 @@ impl Leader {
             .chain([above, state.promise.epoch, view.last_epoch()])
             .max()
             .unwrap_or_default();
-        self.epoch = Epoch(highest.0.checked_add(1).expect("epochs do not run out"));
+        if highest.0 >= EPOCH_MAX {
+            return self.no_epoch_left(highest, state);
+        }
+        self.epoch = Epoch(highest.0 + 1);
         self.phase = Phase::Saving { founding };
         let memory = match state.promise.memory {
             ReplicaMemory::Whole => ReplicaMemory::Whole,
@@ -247,6 +251,22 @@ impl Leader {
             leader: Some(state.config.node),
             memory,
         });
+    }
+
+    /// A member says that it promised the last epoch that there is, or holds blocks of it. No
+    /// number is left above it, so nobody can lead: operators are told, once.
+    fn no_epoch_left(&mut self, highest: Epoch, state: &mut State) {
+        let Phase::Gather { told, .. } = &mut self.phase else {
+            return;
+        };
+        if !core::mem::replace(told, true) {
+            let text = format!(
+                "{}: cannot open an epoch: epoch {highest} was promised and none is above it; \
+                 mend: replace the member that promised it by a blank one",
+                state.config.log
+            );
+            state.notice(true, text);
+        }
     }
 
     /// Whether no member holds a block and none lost its memory, and at least one is blank.
@@ -496,6 +516,13 @@ impl Leader {
     pub(super) fn run_refused(&mut self, now: Time, state: &mut State) {
         if let Phase::Fetching(fetching) = self.phase {
             self.fetch_failed(now, Code::BadCrc, fetching.first, state);
+        }
+    }
+
+    /// The run fetched did not continue what its cut left.
+    pub(super) fn run_dropped(&mut self, now: Time, state: &mut State) {
+        if let Phase::Fetching(fetching) = self.phase {
+            self.fetch_failed(now, Code::BadFrame, fetching.first, state);
         }
     }
 

@@ -318,6 +318,8 @@ impl Link {
         match flight {
             Some(flight) if flight.round == self.round => {}
             _ if code == Code::OutOfSync || code == Code::BadCrc => return Refusal::Stale,
+            // Logs are compared by frames of blocks alone: without one there is nothing to differ.
+            None if code == Code::Diverged => return Refusal::Stale,
             _ => {}
         }
         match code {

@@ -10,6 +10,7 @@ use super::buffers::Pool;
 use super::driver::Core;
 use super::local::Signal;
 use crate::buffers::Buffers;
+use crate::limits;
 use crate::shard::{Event, Part};
 use crate::types::{ConnectionId, LogId, NodeId, Time};
 use crate::wire::body::{Body, Channel, Error};
@@ -56,8 +57,9 @@ pub(super) struct Connection {
     pub(super) address: SocketAddr,
     fd: RawFd,
     pub(super) kind: Cell<Kind>,
-    /// The first frame, or the answer to ours, must be here by then.
-    pub(super) handshake_by: Cell<Option<Time>>,
+    /// What is awaited (the first frame, the answer to ours, a payload that has begun, the other
+    /// side's end) must be here by then.
+    pub(super) due_by: Cell<Option<Time>>,
     queue: RefCell<VecDeque<Frame>>,
     queued_bytes: Cell<usize>,
     writable: Signal,
@@ -88,14 +90,14 @@ impl Connection {
         id: ConnectionId,
         address: SocketAddr,
         stream: &TcpStream,
-        handshake_by: Time,
+        due_by: Time,
     ) -> Connection {
         Connection {
             id,
             address,
             fd: stream.as_raw_fd(),
             kind: Cell::new(Kind::New),
-            handshake_by: Cell::new(Some(handshake_by)),
+            due_by: Cell::new(Some(due_by)),
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),
             writable: Signal::default(),
@@ -124,7 +126,9 @@ impl Connection {
 
     /// Queues a frame without payload, or with one that stands behind its body in `head`.
     pub(super) fn send(&self, head: Vec<u8>) {
-        self.enqueue(head, Vec::new(), None);
+        if self.takes_more() {
+            self.enqueue(head, Vec::new(), None);
+        }
     }
 
     /// Queues a body without payload.
@@ -151,17 +155,26 @@ impl Connection {
         tell: Option<usize>,
         pool: &mut Pool,
     ) {
-        if self.is_ending() {
+        if !self.takes_more() {
             return;
         }
         parts.iter().for_each(|part| pool.hold(part.buffer));
         self.enqueue(head, parts, tell);
     }
 
-    fn enqueue(&self, head: Vec<u8>, parts: Vec<Part>, tell: Option<usize>) {
-        if self.is_ending() {
-            return;
+    /// Whether another frame may be queued. A client's requests are not read while too many answers
+    /// wait; a peer that does not take what it is sent is cut off.
+    fn takes_more(&self) -> bool {
+        let is_peer = matches!(self.kind.get(), Kind::Peer { .. });
+        if is_peer && !self.is_ending() && self.queued_bytes() > limits::PEER_QUEUE_BYTES {
+            let (peer, bytes) = (self.address, self.queued_bytes());
+            tracing::warn!(%peer, bytes, "a peer takes nothing off its connection: closed");
+            self.kill();
         }
+        !self.is_ending()
+    }
+
+    fn enqueue(&self, head: Vec<u8>, parts: Vec<Part>, tell: Option<usize>) {
         let payload: usize = parts.iter().map(|part| part.len).sum();
         let total = head.len() + payload;
         self.queued_bytes.set(self.queued_bytes.get() + total);
@@ -178,7 +191,7 @@ impl Connection {
     /// Closes once everything queued has left, or by `by`.
     pub(super) fn close_after_queue(&self, by: Time) {
         self.closing.set(true);
-        self.handshake_by.set(Some(by));
+        self.due_by.set(Some(by));
         self.writable.notify();
     }
 
@@ -188,7 +201,7 @@ impl Connection {
     fn end_sending(&self, now: Time) {
         // SAFETY: as in `kill`; a dead connection does not come here.
         unsafe { libc::shutdown(self.fd, libc::SHUT_WR) };
-        self.handshake_by.set(Some(now.plus_us(LINGER_US)));
+        self.due_by.set(Some(now.plus_us(LINGER_US)));
     }
 
     /// Ends the connection now: both its tasks wake up to find it dead.

@@ -90,13 +90,15 @@ pub(super) async fn control(
     let mut backoff = FIRST_BACKOFF.min(longest);
     let log = no_log(&core);
     loop {
-        let port = base_port(&core, node).map(|port| port + peer_core as u16);
+        let port = base_port(&core, node).and_then(|port| port.checked_add(peer_core as u16));
         match dial(&core, node, Channel::Control, log, port).await {
             Ok(dialed) => {
                 backoff = FIRST_BACKOFF.min(longest);
                 let cores = dialed.cores.max(1);
-                // One task more for each further core that owns logs of this core.
-                for more in others.get()..cores {
+                // One task more for each further core that may own logs of this core. A core past
+                // the number of shards owns none, whatever number the peer says.
+                let shards = usize::from(core.node.config.cluster.shards);
+                for more in others.get()..cores.min(shards) {
                     let next = control(core.clone(), node, more, others.clone());
                     others.set(more + 1);
                     let boxed: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(next);

@@ -11,10 +11,12 @@ use super::connection::{Connection, Kind};
 use super::disk::{Disk, Outcome};
 use super::local::{Clock, Signal};
 use super::node::Node;
+use crate::buffers::Buffers;
 use crate::limits;
 use crate::shard::{Action, Event, Part, Request, Shard, ShardStatus};
 use crate::types::{ConnectionId, LogId, NodeId, ShardId, Time};
 use crate::wire::body::Body;
+use crate::wire::code::Code;
 use glommio::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -27,6 +29,9 @@ use std::time::Duration;
 
 /// A shard whose time has come again at once still lets others run.
 const SHORTEST_WAIT: Duration = Duration::from_micros(50);
+
+/// Lines a second about what others did wrong.
+const COMPLAINTS: u32 = 5;
 
 /// What the tasks of one executor share.
 pub(super) struct Core {
@@ -48,6 +53,8 @@ pub(super) struct Core {
     pub(super) stopped: Signal,
     /// Data connections that shards asked for.
     pub(super) dials: Dials,
+    /// The second of the last line about somebody else's mistake, and lines in it.
+    complaints: Cell<(u64, u32)>,
 }
 
 /// Asked-for data connections, in order.
@@ -94,6 +101,7 @@ impl Core {
             stopping: Cell::new(false),
             stopped: Signal::default(),
             dials: Dials::default(),
+            complaints: Cell::default(),
         };
         core.work.notify();
         core
@@ -268,10 +276,23 @@ impl Core {
             .unanswered_bytes
             .set(bytes - waiting.unwrap_or(0));
         connection.progress.notify();
+        let (number, log) = (request.correlation, self.logs[log]);
         let payload = part.map_or(0, |part| part.len);
-        let head = body.encode(request.correlation, self.logs[log], payload);
-        let parts = part.into_iter().collect();
-        connection.send_parts(head, parts, None, &mut self.pool.borrow_mut());
+        if payload > 0 && connection.queued_bytes() > limits::CLIENT_QUEUE_BYTES {
+            // It asked for much and takes nothing: what waits for it is memory that others need.
+            return connection.refuse(Code::Overloaded, [0, 0], number, log);
+        }
+        let mut head = body.encode(number, log, payload);
+        let pool = &mut self.pool.borrow_mut();
+        match part {
+            // A few bytes would keep the whole buffer of a block from its next use.
+            Some(part) if part.len <= limits::COPIED_ANSWER_BYTES => {
+                let bytes = &pool.bytes(part.buffer)[part.start..part.start + part.len];
+                head.extend_from_slice(bytes);
+                connection.send(head);
+            }
+            part => connection.send_parts(head, part.into_iter().collect(), None, pool),
+        }
     }
 
     fn take_completions(&self) {
@@ -296,6 +317,21 @@ impl Core {
         let done = self.disk.borrow_mut().finished(outcome);
         let (ticket, result) = (done.ticket, done.result);
         self.deliver(done.log, Event::Disk { ticket, result });
+    }
+
+    /// Whether there may be a line about what somebody else did wrong. A few a second: strangers
+    /// can make as many mistakes as they like, and the counters tell of all.
+    pub(super) fn may_complain(&self) -> bool {
+        let second = self.clock.now().0 / 1_000_000;
+        let (last, lines) = self.complaints.get();
+        let lines = if last == second { lines + 1 } else { 1 };
+        self.complaints.set((second, lines.min(COMPLAINTS + 1)));
+        lines <= COMPLAINTS
+    }
+
+    /// When a payload whose buffer was just taken must be here.
+    pub(super) fn payload_by(&self) -> Time {
+        self.clock.now().plus_us(limits::PAYLOAD_MS * 1000)
     }
 
     /// When a connection that begins to close now must be closed.

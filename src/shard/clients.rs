@@ -7,7 +7,7 @@
 
 use super::{Action, Part, Purpose, Request, Role, Shard};
 use crate::buffers::Buffers;
-use crate::limits::{BATCH_HEADER, PENDING_APPENDS, WAITING_READS};
+use crate::limits::{BATCH_HEADER, PENDING_APPENDS, WAITING_READS, WAITING_READS_EACH};
 use crate::types::{BlockNo, BufferId, ConnectionId, Epoch, Level, Offset, ReadLevel, Time};
 use crate::wal::{AppendRefusal, Appended, From, Load, Loaded};
 use crate::wire::batch::{self, BatchError, ClientHalf};
@@ -225,11 +225,19 @@ impl Shard {
             level,
             deadline,
         };
-        if self.clients.reads.len() + self.loads.len() >= WAITING_READS {
-            self.reply_error(request, Code::Overloaded, [WAITING_READS as u64, 0]);
-        } else if !self.try_read(waiting, buffers) {
-            self.clients.reads.push(waiting);
+        if self.loads.len() >= WAITING_READS {
+            return self.reply_error(request, Code::Overloaded, [WAITING_READS as u64, 0]);
         }
+        // What can be answered at once is, however many others wait.
+        if self.try_read(waiting, buffers) {
+            return;
+        }
+        let reads = &self.clients.reads;
+        let same = |read: &&WaitingRead| read.request.connection == request.connection;
+        if reads.len() >= WAITING_READS || reads.iter().filter(same).count() >= WAITING_READS_EACH {
+            return self.reply_error(request, Code::Overloaded, [WAITING_READS as u64, 0]);
+        }
+        self.clients.reads.push(waiting);
     }
 
     /// Serves or refuses the read; false if it has to wait for more records.
@@ -331,6 +339,9 @@ impl Shard {
     pub(super) fn on_find(&mut self, request: Request, timestamp: u64) {
         if matches!(self.role(), Role::Failed | Role::Recovering) {
             return self.reply_error(request, Code::NotReady, [0; 2]);
+        }
+        if self.loads.len() >= WAITING_READS {
+            return self.reply_error(request, Code::Overloaded, [WAITING_READS as u64, 0]);
         }
         let id = self.next_request();
         self.loads.insert(id, Purpose::Find(request));

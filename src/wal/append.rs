@@ -6,6 +6,7 @@
 //! here waits: what finds no room is refused and comes again. Read `writer.rs` for what is in
 //! flight.
 
+use super::arrange::MEND;
 use super::cut::{Cut, CutFlow, Sweep};
 use super::ids::Purpose;
 use super::index::Tail;
@@ -46,7 +47,7 @@ impl Log {
         if self.open.as_ref().is_some_and(full) && !self.seal_open(buffers) {
             return Err(AppendRefusal::Full);
         }
-        let mut open = self.take_open(now, epoch, buffers)?;
+        let mut open = self.take_open(now, epoch, half.record_count, buffers)?;
         let (base_offset, tick) = open.add(now, (from, len), half, &self.config, buffers);
         self.open = Some(open);
         Ok(Appended {
@@ -69,7 +70,7 @@ impl Log {
         if !sealed || !self.writer.may_write(LOCAL_BLOCK) {
             return Err(AppendRefusal::Full);
         }
-        let mut open = self.take_open(now, epoch, buffers)?;
+        let mut open = self.take_open(now, epoch, 0, buffers)?;
         open.add_local(now, &self.config, buffers);
         let block = self.index.tail.next;
         self.seal(open, buffers);
@@ -84,21 +85,34 @@ impl Log {
         }
     }
 
-    /// The open block, or a new one.
+    /// The open block, or a new one, for a batch of so many records.
     fn take_open(
         &mut self,
         now: Time,
         epoch: Epoch,
+        records: u32,
         buffers: &mut dyn Buffers,
     ) -> Result<OpenBlock, AppendRefusal> {
-        if let Some(open) = self.open.take() {
-            assert_eq!(open.epoch, epoch, "an epoch begins with a block of its own");
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => {
+                assert!(epoch >= self.index.tail.epoch, "epochs never fall in a log");
+                let buffer = buffers.take(buffer_len(&self.config));
+                let buffer = buffer.ok_or(AppendRefusal::Full)?;
+                OpenBlock::new(buffer, epoch, &self.index.tail, now)
+            }
+        };
+        assert_eq!(open.epoch, epoch, "an epoch begins with a block of its own");
+        if open.has_numbers(records) {
             return Ok(open);
         }
-        assert!(epoch >= self.index.tail.epoch, "epochs never fall in a log");
-        let buffer = buffers.take(buffer_len(&self.config));
-        let buffer = buffer.ok_or(AppendRefusal::Full)?;
-        Ok(OpenBlock::new(buffer, epoch, &self.index.tail, now))
+        let (tick, offset) = (open.last_tick, open.end_offset);
+        self.open = Some(open);
+        self.latch(format!(
+            "no tick above {tick} or no offset above {offset} is left: a node sent blocks with \
+             impossible numbers; mend: {MEND}"
+        ));
+        Err(AppendRefusal::Failed)
     }
 
     /// As leader: seals the open block if a rule of the write path says so. To be called after

@@ -7,6 +7,7 @@ use super::config::Config;
 use super::log::Log;
 use super::output::{Held, State};
 use crate::types::{BlockNo, Epoch, Offset, Tick};
+use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::{Checkpoint, LogStart};
 
 impl Log {
@@ -33,6 +34,11 @@ impl Log {
     /// First block that the cut under way takes away. The ends of the log show it only when done.
     pub fn cut_from(&self) -> Option<BlockNo> {
         self.cut.as_ref().map(|cut| cut.from)
+    }
+
+    /// Whether a block with this header may be written next.
+    pub fn is_continued_by(&self, header: &BlockHeader) -> bool {
+        self.index.tail.continued_by(header)
     }
 
     /// Where the log begins.

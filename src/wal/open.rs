@@ -7,7 +7,7 @@
 use super::config::Config;
 use super::index::Tail;
 use crate::buffers::Buffers;
-use crate::limits::{BATCH_HEADER, BLOCK_HEADER};
+use crate::limits::{BATCH_HEADER, BLOCK_HEADER, POSITION_MAX};
 use crate::types::{BlockNo, BufferId, Epoch, Offset, Tick, Time, padded};
 use crate::wire::batch::{self, ClientHalf, Kind, LeaderHalf};
 use crate::wire::block::{self, BatchesCrc, BlockHeader};
@@ -70,6 +70,13 @@ impl OpenBlock {
     /// Whether not even a small batch may be added.
     pub(super) fn is_full(&self, config: &Config) -> bool {
         !self.takes(BATCH_HEADER + 1, 1, config)
+    }
+
+    /// Whether a batch of so many records still gets a tick and offsets. Only a log that took blocks
+    /// with absurd numbers from another node ever comes to their end.
+    pub(super) fn has_numbers(&self, records: u32) -> bool {
+        let fits = |number: u64| number <= POSITION_MAX;
+        fits(self.last_tick.0 + 1) && fits(self.end_offset.0 + u64::from(records))
     }
 
     /// Adds the batch in the first `len` bytes of `from`; returns its offset and tick.
