@@ -457,6 +457,8 @@ impl Replica {
 #[cfg(test)]
 mod commit_tests;
 #[cfg(test)]
+mod exchange_tests;
+#[cfg(test)]
 mod follower_tests;
 #[cfg(test)]
 mod hostile_tests;

@@ -9,6 +9,8 @@ mod sim;
 
 #[path = "sim/checker_red.rs"]
 mod checker_red;
+#[path = "sim/foreign.rs"]
+mod foreign;
 #[path = "sim/network_checks.rs"]
 mod network_checks;
 

@@ -253,8 +253,7 @@ impl Leader {
         });
     }
 
-    /// A member says that it promised the last epoch that there is, or holds blocks of it. No
-    /// number is left above it, so nobody can lead: operators are told, once.
+    /// A member promised the last epoch that there is: nobody can lead. Operators are told, once.
     fn no_epoch_left(&mut self, highest: Epoch, state: &mut State) {
         let Phase::Gather { told, .. } = &mut self.phase else {
             return;
@@ -465,7 +464,7 @@ impl Leader {
                 // The run is held in part: go on behind that part, or cut at the first that
                 // differs.
                 let part = hints.next == view.log_end() && hints.next > run.first;
-                let equal = part && same_up_to(view, headers, hints.next);
+                let equal = part && admit::same_up_to(view, headers, hints.next);
                 fetching.first = if equal {
                     hints.next
                 } else {
@@ -598,11 +597,4 @@ fn enough(others: usize, state: &State) -> bool {
     } else {
         others >= state.majority_of_others()
     }
-}
-
-/// Whether the blocks of the run below `end` are held as they are.
-fn same_up_to(view: &dyn LogView, headers: Result<&[BlockHeader], Code>, end: BlockNo) -> bool {
-    let headers = headers.unwrap_or_default();
-    let mut held = headers.iter().filter(|header| header.block < end);
-    held.all(|header| view.epoch_of(header.block) == Some(header.epoch))
 }

@@ -71,7 +71,7 @@ async fn data(core: Rc<Core>, local: usize, node: NodeId) {
             }
             Err(Refusal::Port(other)) => port = Some(other),
             Err(refusal) => {
-                tell(node, &log.to_string(), &refusal);
+                tell(&core, node, &log.to_string(), &refusal);
                 break;
             }
         }
@@ -108,7 +108,7 @@ pub(super) async fn control(
                 run(&core, dialed, node, Channel::Control, logs).await;
             }
             Err(refusal) => {
-                tell(node, "control", &refusal);
+                tell(&core, node, "control", &refusal);
                 if matches!(refusal, Refusal::Code(..)) {
                     // Only an operator mends this.
                     backoff = longest;
@@ -207,9 +207,10 @@ async fn answer(core: &Core, reader: &mut Reader, node: NodeId) -> Result<usize,
     }
 }
 
-fn tell(node: NodeId, what: &str, refusal: &Refusal) {
+fn tell(core: &Core, node: NodeId, what: &str, refusal: &Refusal) {
     match refusal {
         Refusal::Io(error) => tracing::debug!(%node, what, %error, "no connection"),
+        _ if !core.may_complain() => {}
         Refusal::Port(port) => tracing::warn!(%node, what, port, "sent from core to core"),
         Refusal::Code(code, [one, two]) => {
             let (text, mend) = (code.text(), code.mend());

@@ -176,10 +176,7 @@ async fn handle(
         }
     };
     if let Body::Error(error) = &body {
-        let code = Code::from_number(error.code).map_or("an unknown code", Code::name);
-        if core.may_complain() {
-            tracing::warn!(%log, peer = %connection.address, code, "the peer refuses");
-        }
+        note_error(core, connection, error.code, log);
         reader.skip(header.payload_len).await?;
         return Ok(true);
     }
@@ -226,6 +223,13 @@ async fn handle(
     };
     core.deliver(local, event);
     Ok(true)
+}
+
+fn note_error(core: &Core, connection: &Connection, number: u16, log: LogId) {
+    if core.may_complain() {
+        let code = Code::from_number(number).map_or("an unknown code", Code::name);
+        tracing::warn!(%log, peer = %connection.address, code, "the peer refuses");
+    }
 }
 
 fn drop_payload(core: &Core, payload: Option<(BufferId, usize)>) {

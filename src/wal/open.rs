@@ -72,8 +72,8 @@ impl OpenBlock {
         !self.takes(BATCH_HEADER + 1, 1, config)
     }
 
-    /// Whether a batch of so many records still gets a tick and offsets. Only a log that took blocks
-    /// with absurd numbers from another node ever comes to their end.
+    /// Whether a batch of so many records still gets a tick and offsets. Only a log that took
+    /// blocks with absurd numbers from another node ever comes to their end.
     pub(super) fn has_numbers(&self, records: u32) -> bool {
         let fits = |number: u64| number <= POSITION_MAX;
         fits(self.last_tick.0 + 1) && fits(self.end_offset.0 + u64::from(records))
