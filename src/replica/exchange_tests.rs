@@ -41,7 +41,7 @@ fn a_block_is_sent_written_and_then_acked() {
             _ => None,
         })
         .collect();
-    assert_eq!(sent, [(BlockNo(1), 10), (BlockNo(2), 20)]);
+    assert_eq!(sent, [(BlockNo(1), 30)], "one run of two blocks");
     assert_eq!(net.node(2).log.blocks.len(), 3, "written");
     let early = acks(&said(&net, 2, since));
     assert!(
@@ -65,6 +65,7 @@ fn a_follower_says_pause_and_resume() {
     let mut net = Net::founded(2);
     let (now, since) = (net.now, net.sent.len());
     net.node(2).replica.ask_pause(now, PauseReason::HighLoad);
+    net.run();
     net.append(1, &[1, 1]);
     net.run();
     let asked = said(&net, 2, since);

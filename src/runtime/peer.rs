@@ -166,10 +166,8 @@ async fn handle(
             return Ok(false);
         }
         None => {
-            core.node
-                .counters
-                .unknown_frames
-                .fetch_add(1, Ordering::Relaxed);
+            let unknown = &core.node.counters.unknown_frames;
+            unknown.fetch_add(1, Ordering::Relaxed);
             reader.skip(header.payload_len).await?;
             connection.refuse(Code::Unsupported, [0, 0], header.correlation, log);
             return Ok(true);

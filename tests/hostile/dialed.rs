@@ -123,11 +123,11 @@ impl Listening {
                     wire.send_body(said.clone(), 0, log(FOLLOWED));
                     let (answers, open) = until_still_there(&mut wire);
                     tally.count("Position", "cannot be", &outcome(&answers, open));
-                    let asks = answers.iter().filter_map(|answer| match &answer.body {
+                    let mut asks = answers.iter().filter_map(|answer| match &answer.body {
                         Body::Where(body) => Some(body.epoch),
                         _ => None,
                     });
-                    said.promised = asks.last().unwrap_or_default();
+                    said.promised = asks.next_back().unwrap_or_default();
                     if !open {
                         break;
                     }
