@@ -25,7 +25,7 @@ mod tally;
 #[path = "hostile/wire.rs"]
 mod wire;
 
-use clients::{Attack, Place};
+use clients::Attack;
 use dialed::Listening;
 use members::{Dialing, FOLLOWED};
 use nodes::{Held, Nodes, Witness, log};
@@ -50,15 +50,11 @@ fn assert_quiet(nodes: &Nodes, node: usize, seconds: u64) {
 /// One port of one node, attacked by a client.
 fn attack_port(nodes: &Nodes, node: usize, core: u16, shard: u16) -> (Tally, u64, u64) {
     let mut witness = Witness::new(nodes, shard);
-    let place = match nodes.leader(shard).0 {
-        _ if core != shard % nodes::CORES => Place::OtherCore,
-        leader if leader == node => Place::Leader,
-        _ => Place::Follower,
-    };
+    let led = nodes.leader(shard).0 == node;
     let mut attack = Attack {
         address: nodes.ports_of(node)[usize::from(core)].clone(),
         log: log(shard),
-        place,
+        led,
         witness: &mut witness,
         tally: Tally::default(),
         acked: 0,
@@ -67,7 +63,7 @@ fn attack_port(nodes: &Nodes, node: usize, core: u16, shard: u16) -> (Tally, u64
     attack.run();
     attack.requests();
     attack.lengths();
-    if place == Place::Leader {
+    if led {
         attack.batches();
         attack.manners();
     }

@@ -11,22 +11,12 @@ use crate::nodes::{Nodes, Witness, log, read};
 use crate::tally::Tally;
 use crate::wire::{Answer, Wire};
 
-/// What the attacked port is for the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Of the core that leads it.
-    Leader,
-    /// Of the core that follows it.
-    Follower,
-    /// Of another core.
-    OtherCore,
-}
-
 /// An attack on one port, with another client that must go on.
 pub struct Attack<'a> {
     pub address: String,
     pub log: LogId,
-    pub place: Place,
+    /// Whether the node leads the log.
+    pub led: bool,
     pub witness: &'a mut Witness,
     pub tally: Tally,
     /// Records whose append was answered with an offset, and with an unknown outcome.
@@ -330,11 +320,8 @@ impl Attack<'_> {
             body
         };
         let find = frames::golden("Find");
-        let (to_whoever, past_the_end) = match self.place {
-            Place::Leader => (None, Code::OutOfRange),
-            Place::Follower => (Some(Code::NotLeader), Code::OutOfRange),
-            Place::OtherCore => (Some(Code::WrongCore), Code::WrongCore),
-        };
+        // A port of another core hands over to the core that has the log.
+        let to_whoever = (!self.led).then_some(Code::NotLeader);
         let version = Metadata {
             protocol: PROTOCOL + 1,
         };
@@ -348,8 +335,8 @@ impl Attack<'_> {
             ("unknown shard", at(0, 2), shard, Code::UnknownLog),
             ("unknown origin", find.clone(), origin, Code::UnknownLog),
             ("unknown shard", find, shard, Code::UnknownLog),
-            ("past the end", at(1 << 50, 2), self.log, past_the_end),
-            ("past the end", at(u64::MAX, 2), self.log, past_the_end),
+            ("past the end", at(1 << 50, 2), self.log, Code::OutOfRange),
+            ("past the end", at(u64::MAX, 2), self.log, Code::OutOfRange),
             (
                 "other version",
                 version.into(),
