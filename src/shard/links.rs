@@ -101,6 +101,8 @@ impl Shard {
         let verdict = self
             .replica
             .on_run(now, connection, body, headers.as_deref(), &view);
+        let damaged = headers.is_none() || verdict == Verdict::Refuse(Code::BadCrc);
+        self.counters.crc_failures += u64::from(damaged);
         let Verdict::Write { cut } = verdict else {
             if let Some((buffer, _)) = payload {
                 self.release(buffer);

@@ -160,10 +160,10 @@ fn welcome(mut wire: Wire, followed: &Sender<Wire>) {
         Channel::Data if first.log == log(FOLLOWED) => {
             let _ = followed.send(wire);
         }
-        Channel::Data => while wire.next().is_some() {},
+        Channel::Data => wire.hold(),
         Channel::Control => {
             accept(&mut wire, u16::MAX);
-            while wire.next().is_some() {}
+            wire.hold();
         }
     }
 }

@@ -148,6 +148,13 @@ impl Wire {
         (before, false)
     }
 
+    /// Takes whatever comes, for as long as the other side likes.
+    pub fn hold(mut self) {
+        self.stream.set_read_timeout(None).expect("an open socket");
+        let mut dropped = [0; 4096];
+        while matches!(self.stream.read(&mut dropped), Ok(count) if count > 0) {}
+    }
+
     /// What still comes until the node closes.
     pub fn until_closed(&mut self) -> Vec<Answer> {
         let mut before = Vec::new();

@@ -161,7 +161,7 @@ fn header(epoch: u32, block: u64, prev_header_crc: u32) -> BlockHeader {
         prev_header_crc,
         batch_count: 1,
         last_tick: Tick(1000 + block),
-        first_in_segment: block % 2 == 0,
+        first_in_segment: block.is_multiple_of(2),
         ..BlockHeader::default()
     }
 }
