@@ -50,6 +50,15 @@ pub const EPOCH_MAX: u32 = 1 << 31;
 /// Default for `segment_bytes`.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
+/// Bytes at the end of a segment that client's records do not use until the next file is there, at
+/// most (and at most an eighth of a segment): sixteen blocks of the node's own, such as those that
+/// open an epoch, on a full disk.
+pub const CONTROL_ROOM: u64 = 16 * DISK_ALIGNMENT as u64;
+
+/// Bytes of the file system that no segment file takes: for checkpoints of new logs, for names, and
+/// for whoever has to make space.
+pub const SPACE_RESERVE: u64 = 4 << 20;
+
 /// Default for `batch_timeout_ms`: how long the oldest append of the open block may wait while
 /// earlier blocks are in flight.
 pub const BATCH_TIMEOUT_MS: u64 = 10;
@@ -99,7 +108,24 @@ pub const PRODUCER_BATCHES: usize = 5;
 /// Bytes of appends that one connection may have unanswered; the node reads no further before.
 pub const CONNECTION_APPEND_BYTES: usize = 16 << 20;
 
-/// Reads that one log holds back until there is something to return.
+/// Bytes of buffers that answers to readers of one log hold until their last byte has left for a
+/// socket, and that loads for them take: two answers of the largest size, or 32 of a block of the
+/// default size. Further reads wait.
+pub const READ_ANSWER_BYTES: usize = 2 * MAX_BUFFER_BYTES;
+
+/// The part of it that one connection may hold: a quarter, so that one client that does not take
+/// its answers leaves the rest to others. One answer of any size always fits.
+pub const READ_ANSWER_SHARE: usize = READ_ANSWER_BYTES / 4;
+
+/// How long a read for which there are records may wait for room before it is answered
+/// `Overloaded`.
+pub const READ_ROOM_MS: u64 = 5_000;
+
+/// Loads of one log that hold a buffer and read at once, oldest first: enough to keep a device
+/// busy; the others wait without one.
+pub const LOADS_AT_ONCE: usize = 8;
+
+/// Reads and searches that one log holds back until there is something to return.
 pub const WAITING_READS: usize = 1024;
 
 /// Reads of one connection that one log holds back: what a client of this version has in flight.
@@ -145,13 +171,10 @@ pub const CONNECTION_REQUESTS: usize = 16 * CLIENT_IN_FLIGHT;
 /// answer always fits.
 pub const CONNECTION_ANSWER_BYTES: usize = MAX_BUFFER_BYTES;
 
-/// Bytes that may wait for a client's socket. Answers to what it had asked before are refused above
-/// that: it takes nothing, and what waits is memory of blocks.
-pub const CLIENT_QUEUE_BYTES: usize = 4 * CONNECTION_ANSWER_BYTES;
-
-/// An answer with a payload of at most so many bytes is copied: it holds no buffer of a block while
-/// it waits for a slow client. Copying it costs less than the system call that sends it.
-pub const COPIED_ANSWER_BYTES: usize = 16 << 10;
+/// Answers without a buffer (errors, status, what other cores answered) that wait for the sockets
+/// of one core. Above it a client that has not taken its last answer is read no further; so each
+/// connection adds one answer to it at most.
+pub const CORE_ANSWER_BYTES: usize = 4 * CONNECTION_ANSWER_BYTES;
 
 /// Connections of one core. Each costs its read buffer and two tasks; more are closed at once.
 pub const CORE_CONNECTIONS: usize = 1024;
@@ -210,8 +233,8 @@ pub fn core_buffer_bytes(needs: &BufferNeeds) -> usize {
         2 * needs.credit_bytes,
         // Recovery's scan, and its look past the end.
         2 * WRITE_WINDOW as usize,
-        // Answers to readers.
-        2 * MAX_BUFFER_BYTES,
+        // Answers to readers, and searches: a search holds one buffer while it reads.
+        2 * READ_ANSWER_BYTES,
     ];
     needs.logs * terms.iter().sum::<usize>() + CORE_APPEND_BYTES
 }

@@ -18,7 +18,6 @@ use crate::limits;
 use crate::shard::{Event, Part, Request};
 use crate::types::{ConnectionId, LogId};
 use crate::wire::body::Body;
-use crate::wire::code::Code;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
@@ -463,14 +462,7 @@ async fn take_answers(core: Rc<Core>, from: usize) {
             body,
             payload,
         } = answer;
-        let connection = core.answered(request);
-        let glutted = connection.as_ref().is_some_and(|one| one.is_glutted());
-        if let Some(connection) = connection
-            .as_ref()
-            .filter(|_| glutted && !payload.is_empty())
-        {
-            connection.refuse(Code::Overloaded, [0, 0], request.correlation, log);
-        } else if let Some(connection) = connection {
+        if let Some(connection) = core.answered(request) {
             let head = body.encode(request.correlation, log, payload.len());
             connection.send_bytes(head, payload, Teller::Owner(from, log));
         }

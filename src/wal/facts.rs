@@ -21,6 +21,24 @@ impl Log {
         self.created.is_none()
     }
 
+    /// Whether the disk has no space for the next segment file: no append of a client should be
+    /// taken. Blocks that need the file wait for it.
+    pub fn is_full(&self) -> bool {
+        self.segments.space.is_full()
+    }
+
+    /// Whether these blocks can be written now, as far as is known: none of them begins a segment
+    /// for which there is no file.
+    pub fn has_space_for(&self, blocks: &[BlockHeader]) -> bool {
+        !self.is_full() || blocks.iter().all(|header| !header.first_in_segment)
+    }
+
+    /// Whether these blocks continue the log as it is: their numbers, chain and offsets fit.
+    pub fn is_continued_by(&self, blocks: &[BlockHeader]) -> bool {
+        let tail = &self.index.tail;
+        blocks.first().is_none_or(|first| tail.continued_by(first))
+    }
+
     /// What the log is doing.
     pub fn state(&self) -> State {
         self.state
@@ -36,9 +54,14 @@ impl Log {
         self.cut.as_ref().map(|cut| cut.from)
     }
 
-    /// Whether a block with this header may be written next.
-    pub fn is_continued_by(&self, header: &BlockHeader) -> bool {
-        self.index.tail.continued_by(header)
+    /// Blocks durable here and known to be committed.
+    pub fn committed_end(&self) -> BlockNo {
+        self.known_committed()
+    }
+
+    /// Where the log begins anew once the cut under way is done, if it does.
+    pub fn begins_anew(&self) -> Option<LogStart> {
+        self.cut.as_ref().and_then(|cut| cut.anew)
     }
 
     /// Where the log begins.

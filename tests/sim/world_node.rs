@@ -81,6 +81,7 @@ impl World {
                 part,
             } => {
                 let payload = part.map_or(Vec::new(), |part| self.gather(node, &[part]));
+                self.payload_leaves(node, request.connection, payload.len());
                 self.reply(node, request, body, &payload)
             }
             Action::Dial { peer } => {
@@ -110,6 +111,16 @@ impl World {
             .process
             .as_mut()
             .expect("it acts, so it runs")
+    }
+
+    /// A client's socket takes an answer's payload a little later.
+    fn payload_leaves(&mut self, node: usize, connection: ConnectionId, bytes: usize) {
+        if bytes > 0 {
+            let delay = self.rng.between(1, 2_000);
+            let arrival = Arrival::Event(Event::Sent { connection, bytes });
+            let run = self.nodes[node].run;
+            self.after(delay, Task::Request { node, run, arrival });
+        }
     }
 
     fn close(&mut self, connection: ConnectionId, code: Code) {
@@ -245,6 +256,7 @@ impl World {
                 self.report.count("short_write", 1);
             }
             (_, Ok(_)) => {}
+            (DiskOp::Provide { .. }, Err(DiskError::NoSpace)) => self.report.count("full_disk", 1),
             (_, Err(DiskError::NoSpace)) => self.report.count("no_space", 1),
             (_, Err(DiskError::Errno(_))) => self.report.count("write_error", 1),
         }
@@ -276,7 +288,7 @@ impl World {
             DiskOp::Sync { .. } | DiskOp::SyncDirectory { .. } => {
                 at.image = Image::scan(&at.disk);
             }
-            DiskOp::Write { file, .. } if file == CHECKPOINT_FILE => {}
+            DiskOp::Write { file, .. } if file == CHECKPOINT_FILE => at.image.read_start(&at.disk),
             DiskOp::Write {
                 file,
                 position,
@@ -462,6 +474,10 @@ impl World {
         let mut payload = None;
         if let Some(laid_out) = decoded.payload {
             let Some(buffer) = self.process(node).buffers.put(&laid_out) else {
+                let short = Event::MemoryShort {
+                    bytes: laid_out.len(),
+                };
+                self.deliver(node, short)?;
                 return Ok(Some(Arrival::Frame { connection, bytes }));
             };
             payload = Some((buffer, laid_out.len()));
