@@ -8,7 +8,7 @@
 
 pub mod driver;
 
-use crate::types::{LogId, NodeId, Offset, OriginId, ReadLevel, ShardId};
+use crate::types::{Epoch, LogId, NodeId, Offset, OriginId, ReadLevel, ShardId};
 use crate::wire::body::{Append, Body, Error, Find, Metadata, MetadataOk, PROTOCOL, Read, Status};
 use crate::wire::code::{Code, Retry};
 use std::collections::BTreeMap;
@@ -232,6 +232,7 @@ pub fn read_body(offset: Offset, max_bytes: u32, wait_ms: u32, level: ReadLevel)
         max_bytes,
         wait_ms,
         level: level.number(),
+        last_epoch: Epoch(0),
     }
 }
 

@@ -84,6 +84,10 @@ pub const HELD_BLOCKS: usize = 65_536;
 /// Batches a client may have unanswered on one connection.
 pub const CLIENT_IN_FLIGHT: usize = 64;
 
+/// Batches of a producer that a log remembers: what a retry can be recognised by. So a producer has
+/// at most so many batches of one log unanswered.
+pub const PRODUCER_BATCHES: usize = 5;
+
 /// Bytes of appends that one connection may have unanswered; the node reads no further before.
 pub const CONNECTION_APPEND_BYTES: usize = 16 << 20;
 

@@ -282,6 +282,7 @@ impl Shard {
         };
         let bytes = &buffers.bytes(loaded.buffer)[*start..];
         let (mut from, mut len, mut next) = (0, 0, read.offset);
+        let mut last_epoch = Epoch(0);
         for (at, prefix) in block::batches(bytes, header) {
             let total = prefix.total_len();
             if prefix.end_offset() <= read.offset {
@@ -295,6 +296,7 @@ impl Shard {
             }
             len += total;
             next = prefix.end_offset();
+            last_epoch = prefix.origin_epoch;
         }
         assert!(
             len >= BATCH_HEADER,
@@ -313,6 +315,7 @@ impl Shard {
                 next,
                 high_watermark,
                 log_start,
+                last_epoch,
             }
             .into(),
             Some(part),

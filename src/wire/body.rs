@@ -38,7 +38,7 @@ use crate::limits::{EPOCH_MAX, FRAME_HEADER, POSITION_MAX};
 use crate::types::{BlockNo, Epoch, LogId, NodeId, Offset, OriginId};
 
 /// Version of the protocol, exchanged in Hello and Metadata (S-187).
-pub const PROTOCOL: u16 = 1;
+pub const PROTOCOL: u16 = 2;
 
 /// Limits that a receiver grants: absolute, cumulative per link and connection, never lowered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -538,6 +538,9 @@ frames! {
         wait_ms: u32,
         /// Number of the read level.
         level: u8,
+        /// Epoch of the reader's last batch, the one that ends at `offset`; 0 if it names none. If
+        /// that batch is no longer in the log the answer is `Truncated`.
+        last_epoch: Epoch,
     }
     /// Batches; the first one holds the offset asked for.
     ReadOk 0x15 {
@@ -547,6 +550,8 @@ frames! {
         high_watermark: Offset,
         /// First offset kept.
         log_start: Offset,
+        /// Epoch that accepted the last batch of the payload: with `next` it names that batch.
+        last_epoch: Epoch,
     }
     /// Which offset has this record time?
     Find 0x16 {

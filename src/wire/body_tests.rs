@@ -180,12 +180,14 @@ fn client_bodies() -> Vec<Body> {
             max_bytes: C,
             wait_ms: D,
             level: 2,
+            last_epoch: E1,
         }
         .into(),
         ReadOk {
             next: OFFSET,
             high_watermark: Offset(0xf1f2_f3f4_f5f6_f7f8),
             log_start: Offset(B1.0),
+            last_epoch: E2,
         }
         .into(),
         Find { timestamp: U64 }.into(),

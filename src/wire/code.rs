@@ -143,6 +143,21 @@ codes! {
     Replaced 30 Later
         "a newer connection of the link took over",
         "use the newer one";
+    SequenceGap 31 Later
+        "the batch does not follow its producer's last batch in the log",
+        "send the batches from the sequence beside the code on first, then this one again";
+    SequenceReused 32 Final
+        "another batch of the producer has this sequence",
+        "count on from the last batch, or raise the producer's epoch and begin at sequence 0";
+    UnknownProducer 33 UnknownOutcome
+        "the log does not know the producer and the batch is not its first",
+        "read the log to find out, then raise the producer's epoch and begin at sequence 0";
+    ProducerFenced 34 Final
+        "a newer epoch of the producer has written to the log",
+        "stop this producer; the epoch beside the code took its place";
+    Truncated 35 Final
+        "the reader's last batch is no longer in the log: it was never committed",
+        "drop what was read from the offset beside the code on and read from there";
 }
 
 impl Code {
