@@ -38,6 +38,10 @@
 //!   behind reads them from the log's files, in the same frames.
 //! * Runs that arrive while a follower cuts its log wait in the shard, bounded by the link's
 //!   credit.
+//! * A client gives a batch another name (epoch, sequence) only if every attempt under the old one was
+//!   refused; what may be in the log under one name ends as unknown, it is never sent under another.
+//! * A silent connection that owes a client an answer is asked for `Metadata` before it is given up,
+//!   so an append may wait for its quorum as long as its time-out says and a hung node costs seconds.
 //! * A read that meets damage on the disk closes the log until restart: what a log holds must never
 //!   be served on trust.
 

@@ -66,7 +66,9 @@ impl NewRecord {
     /// Bytes that it takes in a batch.
     pub fn encoded_len(&self) -> usize {
         let labels = self.labels.iter();
-        let labels: usize = labels.map(|(name, value)| 4 + name.len() + value.len()).sum();
+        let labels: usize = labels
+            .map(|(name, value)| 4 + name.len() + value.len())
+            .sum();
         HEADER + self.key.len() + labels + self.value.len()
     }
 

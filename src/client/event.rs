@@ -114,8 +114,6 @@ pub enum Failure {
     },
     /// Not sent, because something before it failed and the producer was told to stop then.
     Stopped,
-    /// Not sent, because the producer was closed or dropped.
-    Closed,
     /// A node of another cluster answered.
     OtherCluster {
         /// The cluster known.
@@ -183,7 +181,11 @@ impl fmt::Display for Failure {
                 f,
                 "the time is over and no node took it: {}; mend: look whether the nodes run and \
                  can be reached",
-                if problem.is_empty() { "no leader is known" } else { problem }
+                if problem.is_empty() {
+                    "no leader is known"
+                } else {
+                    problem
+                }
             ),
             Failure::Unknown => {
                 let code = Code::Unknown;
@@ -214,9 +216,6 @@ impl Failure {
             Failure::Stopped => {
                 f.write_str("not sent, because something before it failed; mend: mend that first")
             }
-            Failure::Closed => f.write_str(
-                "not sent, because the producer is closed; mend: wait for all handles, or close it",
-            ),
             Failure::OtherCluster { known, found } => write!(
                 f,
                 "a node of cluster {found} answered, not of cluster {known}; \

@@ -145,7 +145,10 @@ impl Hub {
     }
 
     fn dial(&mut self, now: Time, address: &str) {
-        let waits = self.failed.get(address).is_some_and(|(_, until)| *until > now);
+        let waits = self
+            .failed
+            .get(address)
+            .is_some_and(|(_, until)| *until > now);
         if waits || self.fatal.is_some() {
             return;
         }
@@ -163,7 +166,10 @@ impl Hub {
             },
         );
         let address = address.to_owned();
-        self.actions.push_back(Action::Connect { connection, address });
+        self.actions.push_back(Action::Connect {
+            connection,
+            address,
+        });
     }
 
     /// Asks for the cluster again, soon.
@@ -217,7 +223,10 @@ impl Hub {
 
     fn send(&mut self, now: Time, to: ConnectionId, body: Body, log: LogId, payload: Bytes) -> u64 {
         self.last_correlation += 1;
-        let link = self.links.get_mut(&to).expect("requests go to connections that are there");
+        let link = self
+            .links
+            .get_mut(&to)
+            .expect("requests go to connections that are there");
         if link.owed == 0 {
             link.heard = now;
         }
@@ -246,7 +255,8 @@ impl Hub {
         self.problem = format!("{}: {why}", link.address);
         let (tries, _) = self.failed.get(&link.address).copied().unwrap_or_default();
         let until = now.plus_us(backoff_us(tries));
-        self.failed.insert(link.address, (tries.saturating_add(1), until));
+        self.failed
+            .insert(link.address, (tries.saturating_add(1), until));
         if let Some(node) = link.node {
             self.routes.forget_ports(node);
         }
@@ -257,7 +267,10 @@ impl Hub {
         for (number, _) in &all {
             self.asked.remove(number);
         }
-        all.into_iter().filter(|(_, about)| *about).map(|(number, _)| number).collect()
+        all.into_iter()
+            .filter(|(_, about)| *about)
+            .map(|(number, _)| number)
+            .collect()
     }
 
     fn close(&mut self, now: Time, connection: ConnectionId, why: &str) -> Vec<u64> {
@@ -324,7 +337,9 @@ impl Hub {
         };
         let why = failure.to_string();
         let opening = |link: &Link| link.state != State::Ready;
-        if refusal.retry == Retry::Final && self.links.get(&connection).is_some_and(opening) {
+        let unknown = self.routes.cluster().is_none();
+        let opening = self.links.get(&connection).is_some_and(opening);
+        if unknown && opening && refusal.retry == Retry::Final {
             self.fatal = Some(failure);
         }
         why
@@ -339,7 +354,10 @@ impl Hub {
             };
             return News::Lost(self.close(now, connection, &failure.to_string()));
         }
-        let link = self.links.get_mut(&connection).expect("it brought the answer");
+        let link = self
+            .links
+            .get_mut(&connection)
+            .expect("it brought the answer");
         link.state = State::Ready;
         link.deadline = None;
         link.node = Some(known.node);
@@ -390,7 +408,9 @@ impl Hub {
     pub(super) fn deadline(&self) -> Option<Time> {
         let refresh = self.refresh_at.filter(|_| self.fatal.is_none());
         let links = self.links.values();
-        let links = links.flat_map(|link| [link.deadline, link.probe_at()]).flatten();
+        let links = links
+            .flat_map(|link| [link.deadline, link.probe_at()])
+            .flatten();
         links.chain(refresh).min()
     }
 

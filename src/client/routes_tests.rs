@@ -1,8 +1,7 @@
-//! What a session makes of answers: routes, retries, unknown outcomes.
+//! Where shards are asked for, as nodes say and as they say otherwise.
 
 use super::*;
-use crate::types::{BlockNo, Epoch};
-use crate::wire::body::{AppendOk, NodeAddress};
+use crate::wire::body::{NodeAddress, PROTOCOL};
 
 fn address(node: u32, port: u16, cores: u16) -> NodeAddress {
     NodeAddress {
@@ -12,94 +11,84 @@ fn address(node: u32, port: u16, cores: u16) -> NodeAddress {
     }
 }
 
-fn session() -> Session {
-    let mut session = Session::new();
-    let question = session.metadata();
-    let known = MetadataOk {
+fn known(by: u32, cores: [u16; 2]) -> MetadataOk {
+    MetadataOk {
         protocol: PROTOCOL,
-        node: NodeId(1),
+        node: NodeId(by),
         cluster: OriginId(9),
         default_level: 3,
         max_batch_bytes: 1 << 20,
-        nodes: vec![address(1, 100, 2), address(2, 200, 0)],
+        nodes: vec![address(1, 100, cores[0]), address(2, 200, cores[1])],
         leaders: vec![NodeId(1), NodeId(2), NodeId(1)],
-    };
-    session.answer(question.correlation, known.into());
-    session
+    }
 }
 
-fn append(session: &mut Session, shard: u16) -> u64 {
-    let body = Append {
-        level: 3,
-        timeout_ms: 1,
-    };
-    session.append(ShardId(shard), body, 10).correlation
+fn routes() -> Routes {
+    let mut routes = Routes::default();
+    assert!(routes.learn(&known(1, [2, 0])));
+    routes
 }
 
-fn error(code: Code, detail: u64) -> Body {
+fn at(routes: &Routes, shard: u16) -> Option<String> {
+    routes.route(ShardId(shard)).map(|route| route.address)
+}
+
+fn error(code: Code, detail: u64) -> Error {
     Error {
         code: code.number(),
         detail,
         detail_two: 0,
     }
-    .into()
 }
 
 #[test]
 fn a_shard_is_where_its_leader_and_its_core_are() {
-    let session = session();
-    let at = |shard| session.route(ShardId(shard)).map(|route| route.address);
-    assert_eq!(at(0).as_deref(), Some("host:100"));
-    assert_eq!(at(1).as_deref(), Some("host:200"));
-    // Node 1 has two cores: shard 2 is on core 0.
-    assert_eq!(at(2).as_deref(), Some("host:100"));
-    assert_eq!(at(3), None);
+    let mut routes = routes();
+    assert_eq!(at(&routes, 0).as_deref(), Some("host:100"));
+    // Node 2 has not said how many cores it has: its base port knows.
+    assert_eq!(at(&routes, 1).as_deref(), Some("host:200"));
+    assert_eq!(at(&routes, 2).as_deref(), Some("host:100"));
+    assert_eq!(at(&routes, 3), None);
+    // What node 2 says of itself counts, and what node 1 said of itself stays.
+    assert!(routes.learn(&known(2, [0, 3])));
+    assert_eq!(at(&routes, 1).as_deref(), Some("host:201"));
+    assert_eq!(
+        routes.route_to(NodeId(1), ShardId(1)).unwrap().address,
+        "host:101"
+    );
+    routes.forget_ports(NodeId(2));
+    assert_eq!(at(&routes, 1).as_deref(), Some("host:200"));
 }
 
 #[test]
 fn another_leader_and_another_port_are_remembered() {
-    let mut session = session();
-    let number = append(&mut session, 0);
-    let outcome = session.answer(number, error(Code::NotLeader, 2));
-    assert_eq!(outcome, Outcome::Elsewhere(Code::NotLeader));
-    let number = append(&mut session, 0);
-    let outcome = session.answer(number, error(Code::WrongCore, 207));
-    assert_eq!(outcome, Outcome::Elsewhere(Code::WrongCore));
-    let route = session.route(ShardId(0)).unwrap();
-    assert_eq!(
-        (route.node, route.address.as_str()),
-        (NodeId(2), "host:207")
-    );
+    let mut routes = routes();
+    let refusal = routes.heed(Some(NodeId(1)), ShardId(0), &error(Code::NotLeader, 2));
+    assert_eq!(refusal.retry, Retry::Elsewhere);
+    assert_eq!(at(&routes, 0).as_deref(), Some("host:200"));
+    routes.heed(Some(NodeId(2)), ShardId(0), &error(Code::WrongCore, 207));
+    assert_eq!(at(&routes, 0).as_deref(), Some("host:207"));
+    // The port is of one node and one shard.
+    assert_eq!(at(&routes, 1).as_deref(), Some("host:200"));
 }
 
 #[test]
-fn answers_say_whether_to_ask_again() {
-    let mut session = session();
-    let ok = AppendOk {
-        base_offset: Offset(5),
-        block: BlockNo(2),
-        epoch: Epoch(1),
+fn a_code_of_a_later_version_is_final() {
+    let mut routes = routes();
+    let unknown = Error {
+        code: 60_000,
+        detail: 1,
+        detail_two: 2,
     };
-    for (body, outcome) in [
-        (ok.clone().into(), Outcome::Done(ok.into())),
-        (error(Code::NotReady, 0), Outcome::Later(Code::NotReady)),
-        (error(Code::Unknown, 0), Outcome::Unknown(Code::Unknown)),
-        (
-            error(Code::TooLarge, 7),
-            Outcome::Refused(Code::TooLarge, [7, 0]),
-        ),
-    ] {
-        let number = append(&mut session, 0);
-        assert_eq!(session.answer(number, body.clone()), outcome);
-        assert_eq!(session.answer(number, body), Outcome::Stray);
-    }
+    let refusal = routes.heed(None, ShardId(0), &unknown);
+    assert_eq!((refusal.code, refusal.retry), (None, Retry::Final));
 }
 
 #[test]
-fn a_lost_connection_leaves_its_requests_unknown() {
-    let mut session = session();
-    let (one, two) = (append(&mut session, 0), append(&mut session, 1));
-    assert_eq!(session.disconnected(Some(NodeId(1))), vec![one]);
-    assert_eq!(session.in_flight(), 1);
-    assert_eq!(session.disconnected(None), vec![two]);
+fn another_cluster_is_not_learned() {
+    let mut routes = routes();
+    let mut other = known(1, [1, 1]);
+    other.cluster = OriginId(8);
+    assert!(!routes.learn(&other));
+    assert_eq!(routes.log(ShardId(1)).origin, OriginId(9));
 }
