@@ -13,7 +13,7 @@ use millrace::types::Level;
 pub fn round_trip(address: &str, count: u32) -> Result<Vec<Vec<u8>>, ClientError> {
     // Nodes store the batch as it is sent; only clients compress and decompress.
     let config = ProducerConfig::new()
-        .codec(Codec::Zstd(3))
+        .codec(Codec::Zstd)
         .level(Level::Quorum);
     let producer = Producer::connect([address], &config)?;
     let mut outcomes = Vec::new();

@@ -7,7 +7,7 @@
 //! `batching.rs`, `lane.rs`, `hub.rs`.
 
 mod batching;
-mod codec;
+pub mod codec;
 pub mod driver;
 mod event;
 mod hub;

@@ -42,6 +42,10 @@
 //!   refused; what may be in the log under one name ends as unknown, it is never sent under another.
 //! * A silent connection that owes a client an answer is asked for `Metadata` before it is given up,
 //!   so an append may wait for its quorum as long as its time-out says and a hung node costs seconds.
+//! * A request that finds the lane to another core full waits with its connection, which is read no
+//!   further; it is never refused for that. Requests and answers cross in lanes of their own.
+//! * The cores of a node stop together: one whose logs have stopped answers what others hand to it
+//!   until theirs have too. Reads that wait are answered `Stopping`.
 //! * A read that meets damage on the disk closes the log until restart: what a log holds must never
 //!   be served on trust.
 

@@ -167,7 +167,7 @@ fn config(arguments: &Arguments) -> Result<ProducerConfig, Failure> {
         .max_in_flight(arguments.in_flight as usize)
         .codec(match arguments.codec {
             Stored::None => Codec::None,
-            Stored::Zstd => Codec::Zstd(3),
+            Stored::Zstd => Codec::Zstd,
         })
         .stop_at_failure();
     let Some(name) = arguments.level.as_deref() else {

@@ -1,87 +1,104 @@
-//! The codec of a batch's body: made by the client, opened by the client, carried by everybody else.
+//! The codec of a batch's body: applied once by the client that makes the batch, undone by whoever
+//! reads records.
 //!
-//! Only the stored body changes; the records inside are as `wire/record.rs` encoded them. A body
-//! that does not shrink is stored as it is. A batch says how long its body was; nothing is set aside
-//! for more than a batch may have, and a body that turns out longer or shorter is refused, so a few
-//! bytes cannot become gigabytes here.
+//! A node never comes here: it stores and ships the body as it is, whatever its codec. A body that
+//! the codec does not make smaller is left as it is, so a batch only ever gets smaller. What comes
+//! from a log is not trusted: the length that the header names bounds what is unpacked, and has to
+//! fit exactly. Read `wire/record.rs` for what is inside a body.
 
-use super::event::Failure;
+use std::borrow::Cow;
+use std::fmt;
+
 use crate::limits::BATCH_HEADER;
-use crate::wire::batch::{self, CODEC_MASK, FLAG_ZSTD};
+use crate::wire::batch::{self, ClientHalf};
 use crate::wire::record::BATCH_MAX;
-use bytes::Bytes;
 
-/// How the body of a batch is stored.
+/// Effort of zstd: the fastest of its usual range, since a core that compresses does not send.
+#[cfg(feature = "client")]
+const ZSTD_LEVEL: i32 = 1;
+
+/// How a body is packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Codec {
-    /// As it is.
+    /// Not at all.
     #[default]
     None,
-    /// Compressed with zstd at this level, 1 (fast) to 19 (small).
+    /// zstd.
     #[cfg(feature = "client")]
-    Zstd(i32),
+    Zstd,
 }
 
-/// Stores the body of a finished batch by the codec.
-pub(super) fn store(codec: Codec, batch: Vec<u8>) -> Vec<u8> {
+/// Why a body cannot be unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodecError {
+    /// This program does not know the codec of that number.
+    Unknown(u16),
+    /// The header names more bytes than any batch may have.
+    TooLarge(u32),
+    /// The bytes do not unpack to what the header says.
+    Damaged,
+}
+
+impl fmt::Display for CodecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CodecError::Unknown(number) => write!(f, "codec {number} is not known here"),
+            CodecError::TooLarge(bytes) => {
+                write!(f, "{bytes} bytes unpacked, at most {BATCH_MAX} are allowed")
+            }
+            CodecError::Damaged => f.write_str("the body does not unpack to what its header says"),
+        }
+    }
+}
+
+impl std::error::Error for CodecError {}
+
+/// Packs the body of a finished batch, as `BatchBuilder::finish` returns it, and makes its header
+/// fit; the batch as it was if that makes it no smaller.
+pub fn pack(batch: Vec<u8>, codec: Codec) -> Vec<u8> {
     match codec {
         Codec::None => batch,
         #[cfg(feature = "client")]
-        Codec::Zstd(level) => compress(level, batch),
+        Codec::Zstd => zstd_packed(batch),
     }
 }
 
 #[cfg(feature = "client")]
-fn compress(level: i32, batch: Vec<u8>) -> Vec<u8> {
+fn zstd_packed(batch: Vec<u8>) -> Vec<u8> {
+    let mut half = batch::client_half(&batch);
+    if half.flags & batch::CODEC_MASK != 0 {
+        return batch;
+    }
     let body = &batch[BATCH_HEADER..];
-    // Only memory can fail here; a body as it is is right too.
-    let Ok(small) = zstd::bulk::compress(body, level) else {
+    let mut packed = vec![0; batch.len()];
+    // No room for more than it was: that ends in an error, and the batch goes as it is.
+    let stored = zstd::bulk::compress_to_buffer(body, &mut packed[BATCH_HEADER..], ZSTD_LEVEL);
+    let Some(stored) = stored.ok().filter(|stored| *stored < body.len()) else {
         return batch;
     };
-    if small.len() >= body.len() {
-        return batch;
-    }
-    let mut half = batch::client_half(&batch);
-    half.stored_len = small.len() as u32;
-    half.flags = half.flags & !CODEC_MASK | FLAG_ZSTD;
-    let mut stored = vec![0; BATCH_HEADER];
-    stored.extend_from_slice(&small);
-    batch::write_client_half(&mut stored, &half);
-    stored
+    packed.truncate(BATCH_HEADER + stored);
+    half.stored_len = stored as u32;
+    half.flags |= batch::FLAG_ZSTD;
+    batch::write_client_half(&mut packed, &half);
+    packed
 }
 
-/// The body of a batch that passed its CRC, as the records were encoded. `offset` is for the error.
-pub(super) fn open(whole: &Bytes, header_len: usize, offset: u64) -> Result<Bytes, Failure> {
-    let half = batch::client_half(whole);
-    let body = whole.slice(header_len..);
-    let damaged = |what| Failure::Damaged { offset, what };
-    let raw_len = half.raw_len as usize;
-    if raw_len > BATCH_MAX {
-        return Err(damaged("it says that its body is longer than any batch"));
+/// The records' bytes of a stored body, with the client's half of its batch's header.
+pub fn unpack<'a>(half: &ClientHalf, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, CodecError> {
+    match half.flags & batch::CODEC_MASK {
+        0 => Ok(Cow::Borrowed(stored)),
+        #[cfg(feature = "client")]
+        batch::FLAG_ZSTD => {
+            if half.raw_len as usize > BATCH_MAX {
+                return Err(CodecError::TooLarge(half.raw_len));
+            }
+            let raw = zstd::bulk::decompress(stored, half.raw_len as usize);
+            let raw = raw.map_err(|_| CodecError::Damaged)?;
+            let whole = raw.len() == half.raw_len as usize;
+            whole.then_some(Cow::Owned(raw)).ok_or(CodecError::Damaged)
+        }
+        number => Err(CodecError::Unknown(number)),
     }
-    match half.flags & CODEC_MASK {
-        0 if raw_len == body.len() => Ok(body),
-        0 => Err(damaged("its body has another length than it says")),
-        FLAG_ZSTD => decompress(&body, raw_len).map_err(damaged),
-        _ => Err(damaged("its codec is not known here")),
-    }
-}
-
-#[cfg(feature = "client")]
-fn decompress(body: &[u8], raw_len: usize) -> Result<Bytes, &'static str> {
-    // Never decodes past `raw_len` bytes.
-    let raw = zstd::bulk::decompress(body, raw_len);
-    let raw = raw.map_err(|_| "its compressed body is damaged or longer than it says")?;
-    if raw.len() == raw_len {
-        Ok(raw.into())
-    } else {
-        Err("its body has another length than it says")
-    }
-}
-
-#[cfg(not(feature = "client"))]
-fn decompress(_: &[u8], _: usize) -> Result<Bytes, &'static str> {
-    Err("it is compressed, and this build has no zstd (feature client)")
 }
 
 #[cfg(all(test, feature = "client"))]

@@ -108,7 +108,7 @@ impl<T> Lane<T> {
         open.builder
             .producer(self.producer_id, self.epoch, self.next_sequence);
         self.next_sequence += records;
-        let bytes = Bytes::from(codec::store(codec, open.builder.finish()));
+        let bytes = Bytes::from(codec::pack(open.builder.finish(), codec));
         let held = bytes.len();
         self.batches.push_back(Batch {
             bytes,

@@ -6,7 +6,7 @@
 //! answer is fetched ahead while there are records. That the log has ended is said only by an answer
 //! to a question that was asked after the application asked: a record acknowledged before is seen.
 
-use super::codec;
+use super::codec::{self, CodecError};
 use super::event::{Action, Event, Failure, Session};
 use super::hub::{Answer, Hub, News, backoff_us};
 use super::routes::Refusal;
@@ -17,6 +17,7 @@ use crate::wire::body::{Body, Find, MetadataOk, Read, ReadOk};
 use crate::wire::code::{Code, Retry};
 use crate::wire::record::{self, Record};
 use bytes::Bytes;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 /// Answers kept ahead of the application.
@@ -406,7 +407,16 @@ impl Reading {
         if prefix.version != batch::VERSION {
             return Err(damaged("its version is not known here"));
         }
-        let body = codec::open(whole, prefix.header_len.into(), offset)?;
+        let body = whole.slice(usize::from(prefix.header_len)..);
+        let body = match codec::unpack(&batch::client_half(whole), &body) {
+            Ok(Cow::Borrowed(_)) => body,
+            Ok(Cow::Owned(raw)) => raw.into(),
+            Err(CodecError::Unknown(_)) => return Err(damaged("its codec is not known here")),
+            Err(CodecError::TooLarge(_)) => {
+                return Err(damaged("unpacked it would be longer than any batch"));
+            }
+            Err(CodecError::Damaged) => return Err(damaged("its body does not unpack")),
+        };
         let (mut count, mut first) = (0, None);
         for record in record::read_all(&body) {
             let record = record.map_err(|_| damaged("a record in it is none"))?;

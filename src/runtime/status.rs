@@ -37,6 +37,7 @@ pub(super) fn json(core: &Core) -> String {
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": core.clock.uptime().as_secs_f64(),
         "cores": node.config.cores.count,
+        "core_handoffs": node.handoffs.iter().map(count).collect::<Vec<_>>(),
         "stopping": core.stopping.get(),
         "shards": statuses.iter().map(shard).collect::<Vec<_>>(),
         "links": links.collect::<Vec<_>>(),
@@ -47,6 +48,7 @@ pub(super) fn json(core: &Core) -> String {
             "unknown_frames": count(&node.counters.unknown_frames),
             "refused_peers": count(&node.counters.refused_peers),
             "connections_accepted": count(&node.counters.accepted),
+            "handoffs": node.handoffs.iter().map(count).sum::<u64>(),
             "connections_open": core.connections.borrow().len(),
             "buffer_bytes": core.pool.borrow().allocated(),
             "segments_ready": node.spares.ready(),
@@ -113,6 +115,8 @@ fn link(status: &ShardStatus, view: &LinkView) -> Value {
         "credit": { "records": view.credit_records, "bytes": view.credit_bytes },
         "sent": view.sent.0,
         "matched": view.matched.0,
-        "lag_percentiles_us": { "p50": p50, "p95": p95, "p99": p99 },
+        "lag_percentiles_us": { "p50": p50, "p95": p95, "p99": p99, "count": view.lag_blocks },
+        "connections": view.connections,
+        "sent_bytes": view.sent_bytes,
     })
 }
