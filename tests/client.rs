@@ -203,7 +203,7 @@ fn what_does_not_work_says_why_and_what_mends_it() {
     fails(error, &["2097"]);
     let mut reader = one.reader(ReaderConfig::new(0).from_offset(5));
     fails(reader.next_batch().unwrap_err(), &["offset 5", "0 to 0"]);
-    let none = ProducerConfig::new().codec(Codec::Zstd(40));
+    let none = ProducerConfig::new().max_batch_records(0);
     fails(
         Producer::connect([&one.address[..]], &none).err().unwrap(),
         &["codec"],

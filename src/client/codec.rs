@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+#[cfg(feature = "client")]
 use crate::limits::BATCH_HEADER;
 use crate::wire::batch::{self, ClientHalf};
 use crate::wire::record::BATCH_MAX;
