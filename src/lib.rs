@@ -38,10 +38,10 @@
 //!   behind reads them from the log's files, in the same frames.
 //! * Runs that arrive while a follower cuts its log wait in the shard, bounded by the link's
 //!   credit.
-//! * A client gives a batch another name (epoch, sequence) only if every attempt under the old one was
-//!   refused; what may be in the log under one name ends as unknown, it is never sent under another.
-//! * A silent connection that owes a client an answer is asked for `Metadata` before it is given up,
-//!   so an append may wait for its quorum as long as its time-out says and a hung node costs seconds.
+//! * A client gives a batch another name (epoch, sequence) only if every attempt under the old one
+//!   was refused; what may be in the log under one name ends as unknown, never under another.
+//! * A silent connection that owes a client an answer is asked for `Metadata` before it is given
+//!   up, so an append may wait for its quorum and a hung node costs seconds.
 //! * A request that finds the lane to another core full waits with its connection, which is read no
 //!   further; it is never refused for that. Requests and answers cross in lanes of their own.
 //! * The cores of a node stop together: one whose logs have stopped answers what others hand to it

@@ -1,7 +1,7 @@
 //! `millrace append`: lines of standard input to records, in order, each once.
 //!
-//! A batch closes when it is full or when no further line has come for the linger time. The order of
-//! lines is the order of offsets, and a later line never stands where an earlier one is missing:
+//! A batch closes when it is full or when no further line has come for the linger time. The order
+//! of lines is the order of offsets, and a later line never stands where an earlier one is missing:
 //! after the first that failed or is unknown nothing more is sent. What is left of the input is
 //! counted as failed. Batches, retries and connections are the client's, see `client/producing.rs`.
 

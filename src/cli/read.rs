@@ -1,7 +1,7 @@
 //! `millrace read`: records of one shard, one line each.
 //!
-//! Prints the records from the offset or the time asked for on, in the order of the log. Without `--to` and
-//! `--follow` it ends where the log ends. The node asked is the one given, so that a
+//! Prints the records from the offset or the time asked for on, in the order of the log. Without
+//! `--to` and `--follow` it ends where the log ends. The node asked is the one given, so that a
 //! follower's copy can be read as well as the leader's.
 
 use super::{Failure, node_address};

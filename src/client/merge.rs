@@ -2,13 +2,12 @@
 //!
 //! In a mesh every node accepts writes and each origin's log has an order of its own. There is no
 //! order across origins, and nothing here offers one: a [`Merge`] takes the batches of all origins
-//! as they come, gives each record to the application's [`Resolver`] once and in its origin's order,
-//! and keeps one position per origin and shard. A resolver whose result does not depend on how the
-//! origins interleave converges: every node that has seen the same records has the same state. The
-//! engine resolves nothing by itself (S-151); [`Counters`], [`Registers`] and [`Sets`] are three
-//! resolvers that converge (S-184).
+//! as they come, gives each record to the application's [`Resolver`] once and in its origin's
+//! order, and keeps one position per origin and shard. A resolver whose result does not depend on
+//! how the origins interleave converges: every node that has seen the same records has the same
+//! state. The engine resolves nothing by itself (S-151); [`Counters`], [`Registers`] and [`Sets`]
+//! are three resolvers that converge (S-184).
 
-use super::reading::RecordBatch;
 use crate::types::{Offset, OriginId, ShardId};
 use crate::wire::record::Record;
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 //! A producer's session: records in, outcomes out, batches in between.
 //!
 //! Owns the lanes of all shards and the window they share: at most so many batches and bytes
-//! unanswered, at most so many bytes held in all. A batch is sealed when it is full, or has lingered
-//! and could go at once; while the window is full it goes on filling. Order and retries of one shard
-//! are in `lane.rs`, connections in `hub.rs`.
+//! unanswered, at most so many bytes held in all. A batch is sealed when it is full, or has
+//! lingered and could go at once; while the window is full it goes on filling. Order and retries of
+//! one shard are in `lane.rs`, connections in `hub.rs`.
 
 use super::batching::{NewRecord, Open, shard_of_key};
 use super::codec::Codec;
@@ -251,8 +251,8 @@ impl<T> Producing<T> {
         self.wake_at = self.next_wake(now);
     }
 
-    /// With `stop_at_failure` the first failure ends what was not sent; from then on what comes back
-    /// is not sent again.
+    /// With `stop_at_failure` the first failure ends what was not sent; from then on what comes
+    /// back is not sent again.
     fn stop_if_failed(&mut self) {
         let stops = self.options.stop_at_failure;
         match self.stopped.clone() {

@@ -3,8 +3,9 @@
 //! Reads at one node, or at whichever leads the shard. Names the (epoch, offset) of its last batch
 //! with every question, so that a node whose log lost that batch says `Truncated` instead of giving
 //! other records under old offsets; then it stands still until it is told where to go on. One
-//! answer is fetched ahead while there are records. That the log has ended is said only by an answer
-//! to a question that was asked after the application asked: a record acknowledged before is seen.
+//! answer is fetched ahead while there are records. That the log has ended is said only by an
+//! answer to a question that was asked after the application asked: a record acknowledged before is
+//! seen.
 
 use super::codec::{self, CodecError};
 use super::event::{Action, Event, Failure, Session};

@@ -1,8 +1,8 @@
 //! A small cluster for the tests of sessions: nodes that know of a log what the engine's do, over
 //! connections that lose, repeat and hold up frames.
 //!
-//! All nodes share the logs, so whatever was appended stays; who leads a shard changes. A node knows
-//! the last five batches of a producer. A closed connection's frames may still arrive.
+//! All nodes share the logs, so whatever was appended stays; who leads a shard changes. A node
+//! knows the last five batches of a producer. A closed connection's frames may still arrive.
 
 use super::{Action, Event, Session};
 use crate::limits::BATCH_HEADER;

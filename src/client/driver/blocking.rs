@@ -348,8 +348,8 @@ impl Pending {
     }
 }
 
-/// Appends records. Those of one shard are in the log in the order of `send`, each once. Dropping it
-/// waits, as `close` does, until every record has its outcome.
+/// Appends records. Those of one shard are in the log in the order of `send`, each once. Dropping
+/// it waits, as `close` does, until every record has its outcome.
 pub struct Producer {
     engine: Arc<Engine<Producing<Arc<Slot>>>>,
 }

@@ -12,8 +12,8 @@ pub enum ClientError {
     Failed(Failure),
     /// No node answered while connecting.
     #[error(
-        "no node of {seeds} answered within {waited_ms} ms: {problem}; mend: look whether the nodes \
-         run and the addresses are right"
+        "no node of {seeds} answered within {waited_ms} ms: {problem}; mend: look whether the \
+         nodes run and the addresses are right"
     )]
     NoNode {
         /// The addresses tried.
