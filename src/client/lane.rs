@@ -1,13 +1,13 @@
 //! One producer's batches for one shard: in order, each once, whatever the network does.
 //!
 //! A batch is named by (producer, epoch, sequence); the log knows the last five of a producer and
-//! joins a repeated one to its first copy. So at most five are unanswered, a failure holds the lane
-//! until every batch under way has its answer, and then they go again from the first one on, under
-//! the same names. A batch gets another name only if every attempt so far was refused: one that may
-//! be in the log is never sent under a second name, it ends as unknown. (A log that forgot the
-//! producer within a retry of the first batch of an epoch, sequence 0, cannot know it again: that
-//! takes 1,024 other producers in between.) Whether there is room to send, and over which
-//! connection, is decided in `producing.rs`.
+//! joins a repeated one to its first copy. So nothing goes that is more than four behind the oldest
+//! without an outcome, a failure holds the lane until every batch under way has its answer, and
+//! then they go again from the first one on, under the same names. A batch gets another name only
+//! if every attempt so far was refused: one that may be in the log is never sent under a second
+//! name, it ends as unknown. (A log that forgot the producer within a retry of the first batch of
+//! an epoch, sequence 0, cannot know it again: that takes 1,024 other producers in between.)
+//! Whether there is room to send, and over which connection, is decided in `producing.rs`.
 
 use super::batching::Open;
 use super::codec::{self, Codec};
@@ -47,6 +47,8 @@ enum Stage {
 #[derive(Debug)]
 struct Batch<T> {
     bytes: Bytes,
+    /// Its place among all batches of the lane.
+    serial: u64,
     records: u32,
     tokens: Vec<T>,
     /// Bytes that it counts for while it waits.
@@ -69,6 +71,7 @@ pub(super) struct Lane<T> {
     producer_id: u64,
     epoch: u16,
     next_sequence: u32,
+    next_serial: u64,
     /// Nothing is sent before all that is under way has its answer.
     holding: bool,
     /// The queued batches need names under a new epoch: one before them will never be in the log.
@@ -86,6 +89,7 @@ impl<T> Lane<T> {
             producer_id,
             epoch: 0,
             next_sequence: 0,
+            next_serial: 0,
             holding: false,
             renewing: false,
             retry_at: Time(0),
@@ -110,8 +114,11 @@ impl<T> Lane<T> {
         self.next_sequence += records;
         let bytes = Bytes::from(codec::pack(open.builder.finish(), codec));
         let held = bytes.len();
+        let serial = self.next_serial;
+        self.next_serial += 1;
         self.batches.push_back(Batch {
             bytes,
+            serial,
             records,
             tokens: open.tokens,
             held,
@@ -190,7 +197,10 @@ impl<T> Lane<T> {
             .batches
             .iter()
             .find(|batch| batch.stage == Stage::Queued)?;
-        Some((next.held, over))
+        // Counted from the oldest without an outcome on, answered ones in between included: the log
+        // must know that one still when it comes again.
+        let oldest = self.batches.front()?.serial;
+        (next.serial - oldest < UNANSWERED as u64).then_some((next.held, over))
     }
 
     /// The bytes of the batch that `next` spoke of and how long it may take, microseconds.

@@ -8,6 +8,7 @@
 //! state. The engine resolves nothing by itself (S-151); [`Counters`], [`Registers`] and [`Sets`]
 //! are three resolvers that converge (S-184).
 
+use super::reading::RecordBatch;
 use crate::types::{Offset, OriginId, ShardId};
 use crate::wire::record::Record;
 use std::collections::BTreeMap;
