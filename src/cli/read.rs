@@ -1,4 +1,4 @@
-//! `millrace read`: records of one shard, one line each.
+//! `millrace read`: records of one log, one line each.
 //!
 //! Prints the records from the offset or the time asked for on, in the order of the log. Without
 //! `--to` and `--follow` it ends where the log ends. The node asked is the one given, so that a
@@ -8,7 +8,7 @@ use super::{Failure, node_address};
 use clap::{Args, ValueEnum};
 use millrace::client::driver::ReaderConfig;
 use millrace::client::driver::blocking::Reader;
-use millrace::types::ReadLevel;
+use millrace::types::{OriginId, ReadLevel};
 use millrace::wire::record::Record;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -23,6 +23,10 @@ pub(super) struct Arguments {
     /// The shard.
     #[arg(long, default_value_t = 0)]
     shard: u16,
+    /// Whose records: the node at which they were appended (mesh); default: those of the node
+    /// asked. In a set there is one origin, the cluster.
+    #[arg(long)]
+    origin: Option<u32>,
     /// First offset.
     #[arg(long, default_value_t = 0)]
     from: u64,
@@ -37,9 +41,9 @@ pub(super) struct Arguments {
     /// Wait for more when the end is reached.
     #[arg(long)]
     follow: bool,
-    /// Which records may be returned.
-    #[arg(long, value_enum, default_value_t = At::Committed)]
-    level: At,
+    /// Which records may be returned; default: committed in a set, local in a mesh.
+    #[arg(long, value_enum)]
+    level: Option<At>,
     /// How a record is printed.
     #[arg(long, value_enum, default_value_t = Format::Raw)]
     format: Format,
@@ -70,11 +74,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut config = ReaderConfig::new(arguments.shard)
         .at_seed()
         .timeout(patience)
-        .connect_timeout(patience)
-        .level(match arguments.level {
-            At::Committed => ReadLevel::Committed,
-            At::Local => ReadLevel::Local,
-        });
+        .connect_timeout(patience);
+    config = match arguments.level {
+        Some(At::Committed) => config.level(ReadLevel::Committed),
+        Some(At::Local) => config.level(ReadLevel::Local),
+        None => config,
+    };
+    if let Some(origin) = arguments.origin {
+        config = config.origin(origin);
+    }
     config = match arguments.from_time {
         Some(time_us) => config.from_time_us(time_us),
         None => config.from_offset(arguments.from),
@@ -83,7 +91,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         config = config.follow();
     }
     let mut reader = Reader::connect([&arguments.node[..]], &config)?;
-    refuse_bad_range(arguments, reader.cluster().leaders.len())?;
+    let cluster = reader.cluster();
+    refuse_bad_range(arguments, cluster.leaders.len())?;
+    refuse_unknown_origin(arguments, &cluster.origins)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let done = print_all(arguments, &mut reader, &mut out);
     // What was read before a failure is printed too.
@@ -118,6 +128,21 @@ fn print_all(
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the node has logs of the origin that the flags name.
+fn refuse_unknown_origin(arguments: &Arguments, known: &[OriginId]) -> Result<(), Failure> {
+    let Some(origin) = arguments
+        .origin
+        .filter(|origin| !known.contains(&OriginId(*origin)))
+    else {
+        return Ok(());
+    };
+    let known: Vec<String> = known.iter().map(OriginId::to_string).collect();
+    Err(Failure::Input(format!(
+        "--origin {origin}: must be one of {}; mend: choose another one",
+        known.join(", ")
+    )))
 }
 
 /// Holds the shard and the range against the cluster and each other.

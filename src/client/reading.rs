@@ -54,8 +54,8 @@ pub struct ReaderOptions {
     pub origin: Option<OriginId>,
     /// Where to begin.
     pub start: Start,
-    /// Which records may be returned.
-    pub level: ReadLevel,
+    /// Which records may be returned; none: the cluster's default.
+    pub level: Option<ReadLevel>,
     /// Which node to ask.
     pub at: At,
     /// Wait for more where the log ends, instead of saying so.
@@ -69,13 +69,13 @@ pub struct ReaderOptions {
 }
 
 impl ReaderOptions {
-    /// Committed records of the shard from its first one on, at its leader, to its end.
+    /// Records of the shard from its first one on, at its leader, to its end.
     pub fn new(shard: ShardId) -> ReaderOptions {
         ReaderOptions {
             shard,
             origin: None,
             start: Start::Offset(Offset(0)),
-            level: ReadLevel::Committed,
+            level: None,
             at: At::Leader,
             follow: false,
             max_bytes: MAX_BLOCK_BYTES as u32,
@@ -256,7 +256,7 @@ impl Reading {
                     offset: offset.unwrap_or_default(),
                     max_bytes: self.options.max_bytes,
                     wait_ms: if follow { self.options.wait_ms } else { 0 },
-                    level: self.options.level.number(),
+                    level: self.level(),
                     last_epoch: self.last_epoch,
                 }
                 .into()
@@ -269,6 +269,12 @@ impl Reading {
             number,
             for_want: self.wanted.is_some(),
         });
+    }
+
+    fn level(&self) -> u8 {
+        let known = self.hub.routes.cluster();
+        let default = known.map_or(0, |known| known.default_read_level);
+        self.options.level.map_or(default, ReadLevel::number)
     }
 
     fn answer(&mut self, now: Time, number: u64, answer: Answer) {

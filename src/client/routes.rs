@@ -52,10 +52,11 @@ impl Routes {
         self.cluster.as_ref().map_or(0, |known| known.leaders.len())
     }
 
-    /// The log of a shard that clients append to.
+    /// The log of a shard that clients append to: in a mesh the one of the node that was found
+    /// first.
     pub fn log(&self, shard: ShardId) -> LogId {
         let known = self.cluster.as_ref();
-        let origin = known.map_or(OriginId(0), |known| known.cluster);
+        let origin = known.map_or(OriginId(0), |known| known.origin);
         LogId { origin, shard }
     }
 
@@ -94,6 +95,11 @@ impl Routes {
         let own = known.nodes.iter().find(|entry| entry.node == known.node);
         if let Some(entry) = own.filter(|entry| entry.cores > 0) {
             self.cores.insert(known.node, entry.cores);
+        }
+        // Each node of a mesh takes appends to logs of its own, and a retry must not go to another.
+        let other_logs = |before: &MetadataOk| before.origin != known.origin;
+        if self.cluster.as_ref().is_some_and(other_logs) {
+            return true;
         }
         for (shard, leader) in (0..).map(ShardId).zip(&known.leaders) {
             if leader.0 > 0 {

@@ -1,6 +1,7 @@
 //! Where shards are asked for, as nodes say and as they say otherwise.
 
 use super::*;
+use crate::types::Epoch;
 use crate::wire::body::{NodeAddress, PROTOCOL};
 
 fn address(node: u32, port: u16, cores: u16) -> NodeAddress {
@@ -20,6 +21,10 @@ fn known(by: u32, cores: [u16; 2]) -> MetadataOk {
         max_batch_bytes: 1 << 20,
         nodes: vec![address(1, 100, cores[0]), address(2, 200, cores[1])],
         leaders: vec![NodeId(1), NodeId(2), NodeId(1)],
+        epochs: vec![Epoch(1); 3],
+        origin: OriginId(9),
+        origins: vec![OriginId(9)],
+        default_read_level: 1,
     }
 }
 
@@ -91,4 +96,22 @@ fn another_cluster_is_not_learned() {
     other.cluster = OriginId(8);
     assert!(!routes.learn(&other));
     assert_eq!(routes.log(ShardId(1)).origin, OriginId(9));
+}
+
+/// Another node of a mesh tells where its cores are, never where to append.
+#[test]
+fn a_mesh_is_seen_from_the_node_that_was_found_first() {
+    let of = |node: u32, cores| MetadataOk {
+        origin: OriginId(node),
+        origins: vec![OriginId(1), OriginId(2)],
+        leaders: vec![NodeId(node); 3],
+        ..known(node, cores)
+    };
+    let mut routes = Routes::default();
+    assert!(routes.learn(&of(2, [0, 2])));
+    assert!(routes.learn(&of(1, [3, 0])));
+    assert_eq!(routes.log(ShardId(1)).origin, OriginId(2));
+    assert_eq!(at(&routes, 1).as_deref(), Some("host:201"));
+    let other = routes.route_to(NodeId(1), ShardId(1)).unwrap();
+    assert_eq!(other.address, "host:101");
 }

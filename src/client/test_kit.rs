@@ -210,6 +210,10 @@ impl World {
             max_batch_bytes: 1 << 20,
             nodes: (0..NODES).map(entry).collect(),
             leaders: leaders.collect(),
+            epochs: vec![Epoch(1); self.leaders.len()],
+            origin: OriginId(9),
+            origins: vec![OriginId(9)],
+            default_read_level: 1,
         }
     }
 

@@ -181,7 +181,7 @@ pub struct ReaderConfig {
 }
 
 impl ReaderConfig {
-    /// Committed records of a shard from its first one on, at its leader, to its end.
+    /// Records of a shard from its first one on, at its leader, to its end.
     pub fn new(shard: u16) -> ReaderConfig {
         ReaderConfig {
             options: ReaderOptions::new(ShardId(shard)),
@@ -201,9 +201,10 @@ impl ReaderConfig {
         self
     }
 
-    /// Which records may be returned. Default: committed.
+    /// Which records may be returned. Default: as the cluster says (committed in a set, local in a
+    /// mesh).
     pub fn level(mut self, level: ReadLevel) -> ReaderConfig {
-        self.options.level = level;
+        self.options.level = Some(level);
         self
     }
 
