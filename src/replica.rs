@@ -7,19 +7,22 @@
 //! and [`Replica::on_time`] when [`Replica::poll_timeout`] is due.
 //!
 //! `follower.rs` and `promises.rs` are the part of every node, `leader.rs`, `sending.rs`,
-//! `opening.rs` and `copying.rs` that of the placed one; `admit.rs` holds the rule by which a run of blocks enters a
+//! `opening.rs` and `copying.rs` that of the placed one; `pausing.rs` says when a follower asks for
+//! a pause; `admit.rs` holds the rule by which a run of blocks enters a
 //! log, `credit.rs` the two accounts of a link, `progress.rs` what a leader knows of one follower.
 //! Start with `view.rs`, then `output.rs`.
 
 pub mod admit;
 pub mod credit;
 
+mod backoff;
 mod copying;
 mod follower;
 mod lag;
 mod leader;
 mod opening;
 mod output;
+mod pausing;
 mod pending;
 mod progress;
 mod promises;
@@ -32,7 +35,8 @@ use leader::Leader;
 use state::State;
 
 pub use output::{
-    LinkStatus, LinkView, Output, Promise, Role, SaveToken, SendRun, ServeFetch, Verdict, with_run,
+    FeedView, LinkStatus, LinkView, Output, Promise, Role, SaveToken, SendRun, ServeFetch, Verdict,
+    with_run,
 };
 pub use pending::Pending;
 pub use view::LogView;
@@ -358,8 +362,8 @@ impl Replica {
     }
 
     /// Looks at the clock.
-    pub fn on_time(&mut self, now: Time, _view: &dyn LogView) {
-        self.follower.on_time(now, &mut self.state);
+    pub fn on_time(&mut self, now: Time, view: &dyn LogView) {
+        self.follower.on_time(now, &mut self.state, view);
         if let Some(leader) = &mut self.leader {
             leader.on_time(now, &mut self.state);
         }
@@ -382,6 +386,7 @@ impl Replica {
         leader
             .into_iter()
             .chain(self.follower.silent_at(&self.state))
+            .chain(self.follower.load.look_at)
             .min()
     }
 
@@ -443,6 +448,12 @@ impl Replica {
         now.since_us(self.follower.heard())
     }
 
+    /// The link over which this node is led, as this side sees it; none where it leads.
+    pub fn feed(&self, now: Time) -> Option<FeedView> {
+        let follows = self.leader.is_none() && self.state.started;
+        follows.then(|| self.follower.feed(now, &self.state))
+    }
+
     /// The links that this node leads.
     pub fn links(&self, now: Time, view: &dyn LogView) -> Vec<LinkView> {
         let leader = self.leader.as_ref();
@@ -452,6 +463,8 @@ impl Replica {
 
 #[cfg(test)]
 mod commit_tests;
+#[cfg(test)]
+mod flow_tests;
 #[cfg(test)]
 mod follower_tests;
 #[cfg(test)]

@@ -217,6 +217,7 @@ impl Shard {
             failed: self.failed.clone(),
             counters: self.counters,
             links: self.replica.links(now, &view),
+            feed: self.replica.feed(now),
         }
     }
 

@@ -138,6 +138,11 @@ impl Receiver {
         self.limit
     }
 
+    /// What arrived on this connection, and what is granted on it.
+    pub fn books(&self) -> (CreditLimits, CreditLimits) {
+        (self.arrived, self.limit)
+    }
+
     /// What arrived on any connection and is not disposed of.
     pub fn held(&self) -> CreditLimits {
         plus(self.older, minus(self.arrived, self.disposed))
@@ -162,6 +167,11 @@ impl Sender {
     /// A grant came; one that is lower than an earlier one says nothing new.
     pub fn raise(&mut self, limit: CreditLimits) {
         self.limit = highest(self.limit, limit);
+    }
+
+    /// What was sent on this connection, and what is granted on it.
+    pub fn books(&self) -> (CreditLimits, CreditLimits) {
+        (self.sent, self.limit)
     }
 
     /// The credit as operators see it: what may still be sent.

@@ -10,6 +10,7 @@
 use super::admit::{self, Place, Run};
 use super::credit::Receiver;
 use super::output::{Promise, Verdict};
+use super::pausing::Load;
 use super::promises::Asked;
 use super::state::State;
 use super::view::LogView;
@@ -17,8 +18,7 @@ use crate::faults::{Fault, active};
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{
-    Body, CreditLimits, Limits, Nack, Pause, PauseReason, ReplicaMemory, Replicate, ReplicateOk,
-    Resume,
+    Body, CreditLimits, Nack, PauseReason, ReplicaMemory, Replicate, ReplicateOk,
 };
 use crate::wire::code::Code;
 use std::collections::VecDeque;
@@ -29,6 +29,7 @@ struct Arrived {
     connection: ConnectionId,
     end: BlockNo,
     weight: CreditLimits,
+    at: Time,
 }
 
 /// The run between `Verdict::Write` and `run_written`.
@@ -69,6 +70,7 @@ pub struct Follower {
     /// The end last acknowledged on `following`.
     pub(super) acked: BlockNo,
     pub(super) paused: Option<PauseReason>,
+    pub(super) load: Load,
     pub(super) heard: Time,
 }
 
@@ -91,6 +93,7 @@ impl Follower {
             candidate: None,
             acked: BlockNo(0),
             paused: None,
+            load: Load::default(),
             heard: Time(0),
         }
     }
@@ -129,6 +132,11 @@ impl Follower {
         connected.then(|| self.heard.plus_us(state.config.rpc_timeout_us))
     }
 
+    /// Since when the oldest run received waits for the disk.
+    pub(super) fn oldest_waiting(&self) -> Option<Time> {
+        self.arrived.front().map(|arrived| arrived.at)
+    }
+
     /// Whether a connection is one of its own.
     pub fn knows(&self, connection: ConnectionId) -> bool {
         self.peer_of(connection).is_some()
@@ -159,6 +167,7 @@ impl Follower {
             self.heard = now;
             self.receiver.connect();
             self.credited = Some(connection);
+            self.watch_load(now, state);
         }
     }
 
@@ -178,6 +187,7 @@ impl Follower {
         }
         if self.credited == Some(connection) {
             self.credited = None;
+            self.load.look_at = None;
             self.receiver.disconnect();
         }
     }
@@ -273,7 +283,7 @@ impl Follower {
                 match checked {
                     Ok(()) if run.count > 0 => {
                         return self.accept(
-                            connection,
+                            (now, connection),
                             run,
                             place,
                             said.committed_end,
@@ -331,7 +341,7 @@ impl Follower {
 
     fn accept(
         &mut self,
-        connection: ConnectionId,
+        (at, connection): (Time, ConnectionId),
         run: Run,
         place: Place,
         committed_end: BlockNo,
@@ -347,6 +357,7 @@ impl Follower {
                 connection,
                 end: run.end(),
                 weight: run.weight(),
+                at,
             },
             cut,
             committed_end,
@@ -509,49 +520,6 @@ impl Follower {
             self.receiver.dispose(weight);
         } else {
             self.receiver.dispose_older(weight);
-        }
-    }
-
-    /// Asks the leader to send nothing more.
-    pub fn ask_pause(&mut self, reason: PauseReason, state: &mut State) {
-        self.paused = Some(reason);
-        self.receiver.hold_back(true);
-        if let Some(connection) = self.following {
-            state.send(connection, Pause { reason });
-        }
-    }
-
-    /// Lets it go on.
-    pub fn ask_resume(&mut self, state: &mut State, view: &dyn LogView) {
-        self.paused = None;
-        self.receiver.hold_back(false);
-        // A leader that only asked for the position was told of the pause as well.
-        let asking = self.data.iter().find(|(_, peer)| state.may_lead(*peer));
-        let asking = asking.map(|(connection, _)| *connection);
-        if let Some(connection) = self.following.or(asking) {
-            let limits = self.receiver.limit();
-            state.send(connection, Limits { limits });
-            let next = view.log_end();
-            state.send(connection, Resume { next });
-        }
-    }
-
-    /// Closes the leader's connection after too long a silence (S-128).
-    pub fn on_time(&mut self, now: Time, state: &mut State) {
-        if self.silent_at(state).is_none_or(|at| now < at) {
-            return;
-        }
-        let leader = state.config.leader;
-        let text = format!(
-            "{}: nothing heard of leader {leader} for {} ms: disconnected",
-            state.config.log,
-            now.since_us(self.heard) / 1000
-        );
-        state.notice(true, text);
-        let found = self.data.iter().find(|(_, peer)| *peer == leader).copied();
-        if let Some((connection, _)) = found {
-            state.close(connection, Code::Timeout);
-            self.down(connection);
         }
     }
 }

@@ -173,7 +173,7 @@ impl Leader {
                 link.waiting_since = None;
             }
         }
-        let not_before = now.plus_us(state.config.retry_backoff_us);
+        let not_before = now.plus_us(self.backoff.failed(state.config.retry_backoff_us));
         self.gather(now, not_before, self.epoch);
     }
 

@@ -6,7 +6,7 @@
 use super::credit;
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId};
 use crate::wire::block::BlockHeader;
-use crate::wire::body::{Body, CreditLimits, FetchOk, ReplicaMemory, Replicate};
+use crate::wire::body::{Body, CreditLimits, FetchOk, PauseReason, ReplicaMemory, Replicate};
 use crate::wire::code::Code;
 
 /// What the checkpoint must remember for the protocol.
@@ -218,6 +218,10 @@ pub struct LinkView {
     pub credit_records: u64,
     /// Bytes that may still be sent.
     pub credit_bytes: u64,
+    /// What was sent on this connection, and what was granted on it, in all.
+    pub spent: CreditLimits,
+    /// See `spent`.
+    pub granted: CreditLimits,
     /// First block not sent.
     pub sent: BlockNo,
     /// First block not acknowledged.
@@ -230,4 +234,23 @@ pub struct LinkView {
     pub connections: u64,
     /// Bytes of blocks handed to them, unpadded as they travel, resends included.
     pub sent_bytes: u64,
+}
+
+/// The link over which this node is led, as this side sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeedView {
+    /// The leader.
+    pub leader: NodeId,
+    /// Whether its data connection is there.
+    pub connected: bool,
+    /// Microseconds since it was heard of.
+    pub silent_us: u64,
+    /// The pause that this side asked for.
+    pub paused: Option<PauseReason>,
+    /// What arrived on this connection in all.
+    pub arrived: CreditLimits,
+    /// What was granted on this connection in all.
+    pub limit: CreditLimits,
+    /// What arrived on any connection and is not durable yet.
+    pub held: CreditLimits,
 }

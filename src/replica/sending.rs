@@ -200,16 +200,20 @@ impl Leader {
             let lacks = self.sealed.iter().skip(skip);
             let oldest = lacks.clone().next();
             let room = link.sender.room();
+            let (spent, granted) = link.sender.books();
+            let never = link.since == Time(0);
             LinkView {
                 peer: link.peer,
                 status: link.status,
                 cause: link.cause.text(),
-                since_us: now.since_us(link.since),
+                since_us: if never { 0 } else { now.since_us(link.since) },
                 lag_records: records(link.matched),
                 lag_bytes: lacks.map(|sealed| sealed.weight.bytes).sum(),
                 lag_us: oldest.map_or(0, |sealed| now.0.saturating_sub(sealed.tick.0)),
                 credit_records: room.records,
                 credit_bytes: room.bytes,
+                spent,
+                granted,
                 sent: link.next,
                 matched: link.matched,
                 lag_percentiles_us: [50, 95, 99].map(|p| link.lag.percentile(p)),

@@ -6,7 +6,8 @@
 
 use super::driver::Core;
 use crate::shard::ShardStatus;
-use crate::shard::status::{LinkStatus, LinkView, Role};
+use crate::shard::status::{FeedView, LinkStatus, LinkView, Role};
+use crate::wire::body::PauseReason;
 use crate::wire::record;
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
@@ -80,6 +81,7 @@ fn shard(status: &ShardStatus) -> Value {
         "durable_offset": status.durable_offset.0,
         "committed_offset": status.committed_offset.0,
         "failed": status.failed,
+        "feed": status.feed.as_ref().map(feed),
         "counters": {
             "appends": status.counters.appends,
             "blocks_sealed": status.counters.blocks_sealed,
@@ -88,6 +90,27 @@ fn shard(status: &ShardStatus) -> Value {
             "blocks_cut": status.counters.blocks_cut,
             "bytes_written": status.counters.bytes_written,
         },
+    })
+}
+
+/// The link over which a follower is led, as this side sees it.
+fn feed(view: &FeedView) -> Value {
+    let paused = view.paused.map(|reason| match reason {
+        PauseReason::SlowDisk => "slow_disk",
+        PauseReason::HighLoad => "high_load",
+        PauseReason::Manual => "manual",
+    });
+    let status = match (view.connected, paused) {
+        (false, _) => "disconnected",
+        (true, Some(_)) => "paused",
+        (true, None) => "replicating",
+    };
+    json!({
+        "leader": view.leader.0,
+        "status": status,
+        "paused_for": paused,
+        "silent_ms": view.silent_us / 1000,
+        "held": { "records": view.held.records, "bytes": view.held.bytes },
     })
 }
 

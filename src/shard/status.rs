@@ -3,7 +3,7 @@
 //! Plain numbers and closed sets; whoever shows it chooses the words. Positions in blocks are
 //! exclusive, times in microseconds, lags as DESIGN defines them: at the leader, per link.
 
-pub use crate::replica::{LinkStatus, LinkView};
+pub use crate::replica::{FeedView, LinkStatus, LinkView};
 use crate::types::{BlockNo, Epoch, LogId, NodeId, Offset};
 
 /// What this node is for a log.
@@ -52,6 +52,8 @@ pub struct ShardStatus {
     pub counters: Counters,
     /// Links that this node leads.
     pub links: Vec<LinkView>,
+    /// The link over which it is led, where it follows.
+    pub feed: Option<FeedView>,
 }
 
 /// Counts since the process started.
