@@ -38,6 +38,11 @@
 //!   behind reads them from the log's files, in the same frames.
 //! * Runs that arrive while a follower cuts its log wait in the shard, bounded by the link's
 //!   credit.
+//! * A leader of a mesh sends only what is durable on its own disk, so a crash never leaves a
+//!   follower ahead of it. Its own memory is enough to open an epoch; if that was lost, it waits
+//!   until every other node has said what it holds, and copies the most of it back.
+//! * A mesh is all of `[[cluster.nodes]]`: there is no key for less. Its nodes' ids are its
+//!   origins; the fingerprint in `Hello` covers kind and node list.
 //! * A read that meets damage on the disk closes the log until restart: what a log holds must never
 //!   be served on trust.
 

@@ -129,7 +129,10 @@ fn wait_until_equal(nodes: &[&Node]) {
             logs.collect::<Vec<_>>()
         };
         let all: Vec<_> = nodes.iter().map(ends).collect();
-        let level = |(_, [one, two, three]): &(_, [Option<u64>; 3])| one == two && two == three;
+        // A log without a block has no open epoch yet.
+        let level = |(_, [one, two, three]): &(_, [Option<u64>; 3])| {
+            one == two && two == three && *one > Some(0)
+        };
         if all[0].iter().all(level) && all.iter().all(|ends| *ends == all[0]) {
             return;
         }
@@ -188,7 +191,7 @@ fn segments(data: &Path, origin: usize) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// S-3, S-5, S-20, S-22, S-36, S-143, S-145, D-S12, D-S17: three nodes write at once, then through
+/// S-3, S-22, S-36, S-143, D-S12, D-S17: three nodes write at once, then through
 /// a partition, one of them is killed and comes back first and alone; in the end every node holds
 /// every origin's records in that origin's order, in the very bytes.
 #[test]

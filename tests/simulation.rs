@@ -14,10 +14,12 @@ mod network_checks;
 
 use sim::report::Report;
 use sim::runs::{Script, complain, run, swarm};
-use sim::{scenarios, scenarios_loss, scenarios_script};
+use sim::{mesh, scenarios, scenarios_loss, scenarios_script};
 
 /// Seeds of a default run.
 const SEEDS: u64 = 300;
+/// Seeds of a default run of meshes: two or three worlds each.
+const MESH_SEEDS: u64 = 80;
 /// Lines of the trace that a failing seed prints.
 const LINES: u64 = 300;
 
@@ -55,6 +57,31 @@ fn swarm_of_seeds() {
         let missing = sum.missing();
         assert!(missing.is_empty(), "never happened: {missing:?}");
     }
+}
+
+/// S-3, S-5, S-20, S-145: meshes of two and three nodes.
+#[test]
+fn swarm_of_meshes() {
+    let seeds = number("SEEDS").unwrap_or(MESH_SEEDS);
+    let sum = runs(mesh::swarm, "swarm_of_meshes", seeds);
+    println!("{seeds} seeds\n{sum}");
+    if seeds >= MESH_SEEDS && number("SEED").is_none() {
+        let missing = sum.missing();
+        assert!(missing.is_empty(), "never happened: {missing:?}");
+        assert!(sum.acked.iter().all(|acked| *acked > 0), "{sum}");
+    }
+}
+
+/// S-1, S-4, S-18, S-138
+#[test]
+fn every_side_of_a_partition_takes_appends() {
+    runs(mesh::partition, "mesh_partition", 6);
+}
+
+/// What a leader of a mesh lost with its disk is copied back from whoever holds it.
+#[test]
+fn a_lost_disk_of_a_mesh_is_copied_back() {
+    runs(mesh::lost_disk, "mesh_lost_disk", 6);
 }
 
 /// The same seed gives the same trace to the last bit, another seed another one.

@@ -78,6 +78,8 @@ pub struct Options {
     pub members: usize,
     /// Which of them is placed as leader.
     pub leader: usize,
+    /// Whether the log is one of a mesh, and the leader its origin.
+    pub mesh: bool,
     /// Virtual length of the fault phase, microseconds.
     pub fault_phase_us: u64,
     /// Mean time between two faults, microseconds.
@@ -120,6 +122,7 @@ impl Options {
         Options {
             members,
             leader: 0,
+            mesh: false,
             fault_phase_us: 2_000_000,
             fault_every_us: 500_000,
             faults: Vec::new(),
