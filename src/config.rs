@@ -307,8 +307,8 @@ impl Cluster {
 }
 
 impl Config {
-    /// CRC over the facts that all nodes of a cluster must share: id, kind, shards, limits, node ids.
-    /// Addresses are left out: two nodes may reach a third one by different ways.
+    /// CRC over the facts that all nodes of a cluster must share: id, kind, shards, limits, ids of
+    /// the nodes. Addresses are left out: two nodes may reach a third one by different ways.
     pub fn fingerprint(&self) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&self.cluster.id.0.to_le_bytes());

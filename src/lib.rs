@@ -50,6 +50,10 @@
 //!   statuses, and only an operator lets it go on.
 //! * A mesh is all of `[[cluster.nodes]]`: there is no key for less. Its nodes' ids are its
 //!   origins; the fingerprint in `Hello` covers kind and node list.
+//! * A request that finds the lane to another core full waits with its connection, which is read no
+//!   further; it is never refused for that. Requests and answers cross in lanes of their own.
+//! * The cores of a node stop together: one whose logs have stopped answers what others hand to it
+//!   until theirs have too. Reads that wait are answered `Stopping`.
 //! * A read that meets damage on the disk closes the log until restart: what a log holds must never
 //!   be served on trust.
 

@@ -7,9 +7,9 @@
 //! and [`Replica::on_time`] when [`Replica::poll_timeout`] is due.
 //!
 //! `follower.rs` and `promises.rs` are the part of every node, `leader.rs`, `sending.rs`,
-//! `opening.rs` and `copying.rs` that of the placed one; `pausing.rs` says when a follower asks for
-//! a pause; `admit.rs` holds the rule by which a run of blocks enters a
-//! log, `credit.rs` the two accounts of a link, `progress.rs` what a leader knows of one follower.
+//! `opening.rs` and `copying.rs` that of the placed one; `pausing.rs` says when a follower asks
+//! for a pause; `admit.rs` holds the rule by which a run of blocks enters a log, `credit.rs` the
+//! two accounts of a link, `progress.rs` what a leader knows of one follower.
 //! Start with `view.rs`, then `output.rs`.
 
 pub mod admit;
