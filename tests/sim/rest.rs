@@ -190,7 +190,11 @@ impl World {
             let name = format!("link to {}", link.peer);
             let feed = self.observe(node_index(link.peer))?.feed;
             let feed = feed.expect("a follower has a feed");
-            books_agree(&name, (link.spent, link.granted), (feed.arrived, feed.limit))?;
+            books_agree(
+                &name,
+                (link.spent, link.granted),
+                (feed.arrived, feed.limit),
+            )?;
         }
         Ok(())
     }
