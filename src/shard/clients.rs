@@ -265,6 +265,12 @@ impl Shard {
             ReadLevel::Local => (self.log.log_end(), end),
         };
         if read.offset >= bound_offset {
+            // What an opening leader holds above its high watermark was acknowledged before it was
+            // restarted, as a rule: to say that there is nothing more would be wrong.
+            if self.role() == Role::Opening && read.offset < end {
+                self.reply_error(read.request, Code::NotReady, [0; 2]);
+                return true;
+            }
             return false;
         }
         let id = self.next_request();
