@@ -35,8 +35,8 @@ use leader::Leader;
 use state::State;
 
 pub use output::{
-    FeedView, LinkStatus, LinkView, Output, Promise, Role, SaveToken, SendRun, ServeFetch, Verdict,
-    with_run,
+    Following, LinkStatus, LinkView, Output, Promise, Role, SaveToken, SendRun, ServeFetch,
+    Verdict, with_run,
 };
 pub use pending::Pending;
 pub use view::LogView;
@@ -448,10 +448,38 @@ impl Replica {
         now.since_us(self.follower.heard())
     }
 
-    /// The link over which this node is led, as this side sees it; none where it leads.
-    pub fn feed(&self, now: Time) -> Option<FeedView> {
-        let follows = self.leader.is_none() && self.state.started;
-        follows.then(|| self.follower.feed(now, &self.state))
+    /// The link by which this node follows, if it does not lead the log.
+    pub fn following(&self, now: Time) -> Option<Following> {
+        if self.leader.is_some() {
+            return None;
+        }
+        let pause = self.follower.paused;
+        let status = match (self.follower.following, pause) {
+            (None, _) => LinkStatus::Disconnected,
+            (Some(_), Some(_)) => LinkStatus::Paused,
+            (Some(_), None) => LinkStatus::Replicating,
+        };
+        let silence_us = self.state.started.then(|| self.silence_us(now));
+        let (arrived, granted) = self.follower.receiver.books();
+        Some(Following {
+            status,
+            pause,
+            silence_us,
+            arrived,
+            granted,
+            held: self.follower.receiver.held(),
+        })
+    }
+
+    /// Whether an operator has paused the link with `peer`; none if there is no such link.
+    pub fn is_paused(&self, peer: NodeId) -> Option<bool> {
+        match &self.leader {
+            Some(leader) => leader.is_paused(peer),
+            None if peer == self.state.config.leader => {
+                Some(self.follower.paused == Some(PauseReason::Manual))
+            }
+            None => None,
+        }
     }
 
     /// The links that this node leads.

@@ -17,7 +17,7 @@ mod view;
 
 use crate::buffers::Buffers;
 use crate::replica::{self, LogView, Pending, Promise, Replica, SaveToken, SendRun, ServeFetch};
-use crate::types::{BlockNo, BufferId, ConnectionId, Epoch, Offset, Time};
+use crate::types::{BlockNo, Buckets, BufferId, ConnectionId, Epoch, NodeId, Offset, Time};
 pub use crate::wal::config::Config as WalConfig;
 pub use crate::wal::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileEntry, FileName};
 use crate::wal::{Loaded, Log, Output as LogOutput, ReadError, RecoveredMemory, SaveId, State};
@@ -28,7 +28,7 @@ use crate::wire::code::Code;
 use clients::{Clients, PendingAppend, WaitingRead};
 pub use config::{LinkConfig, ShardConfig};
 pub use event::{Action, Event, Notice, Part, Request};
-pub use status::{Counters, LinkStatus, LinkView, Role, ShardStatus};
+pub use status::{Counters, Following, LinkStatus, LinkView, Role, ShardStatus};
 use std::collections::{BTreeMap, VecDeque};
 use view::View;
 
@@ -63,6 +63,7 @@ pub struct Shard {
     /// Why the log is closed, with the mend; empty if it is not.
     failed: String,
     counters: Counters,
+    append_latency: Buckets,
 }
 
 /// What a load from disk is for.
@@ -97,6 +98,7 @@ impl Shard {
             stopping: false,
             failed: String::new(),
             counters: Counters::default(),
+            append_latency: Buckets::default(),
         }
     }
 
@@ -197,9 +199,20 @@ impl Shard {
         self.replica.epoch_known_open(now).filter(|_| here)
     }
 
+    /// Whether an operator has paused the link with `peer`; none if there is no such link.
+    pub fn is_link_paused(&self, peer: NodeId) -> Option<bool> {
+        self.replica.is_paused(peer)
+    }
+
     /// What the shard says of itself.
     pub fn status(&self, now: Time) -> ShardStatus {
         let view = View::new(&self.log, &self.stash);
+        let high_watermark = self.replica.high_watermark();
+        // A log that was closed in the middle of a cut or a write vouches for nothing more.
+        let durable_end = match self.failed.is_empty() {
+            true => view.durable_end(),
+            false => view.durable_end().min(high_watermark),
+        };
         ShardStatus {
             log: self.config.wal.log,
             role: self.role(),
@@ -207,17 +220,22 @@ impl Shard {
             epoch: self.replica.epoch(),
             open_epoch: self.epoch_known_open(now),
             log_start: self.log.log_start().block,
-            high_watermark: self.replica.high_watermark(),
-            durable_end: view.durable_end(),
+            high_watermark,
+            durable_end,
             log_end: view.log_end(),
             durable_offset: view
-                .end_offset_of(view.durable_end())
+                .end_offset_of(durable_end)
                 .unwrap_or(self.log.durable_offset()),
             committed_offset: self.committed_offset,
+            verified_end: self.replica.verified_end(),
+            following: self.replica.following(now),
+            append_latency: self.append_latency,
             failed: self.failed.clone(),
-            counters: self.counters,
+            counters: Counters {
+                bytes_written: self.log.bytes_written(),
+                ..self.counters
+            },
             links: self.replica.links(now, &view),
-            feed: self.replica.feed(now),
         }
     }
 
@@ -240,7 +258,7 @@ impl Shard {
             }
             while let Some((client, result)) = self.pending.poll() {
                 match result {
-                    Ok(()) => self.answer_append(client),
+                    Ok(()) => self.answer_append(now, client),
                     Err(code) => self.reply_error(client.request, code, [0; 2]),
                 }
             }
@@ -437,6 +455,10 @@ impl Shard {
 
     /// The log is closed until restart: everybody who waits is told.
     fn close(&mut self, now: Time, text: String) {
+        let text = match text.contains("mend: ") {
+            true => text,
+            false => format!("{text}; mend: {}", Code::LogFailed.mend()),
+        };
         self.notice(true, format!("log closed until restart: {text}"));
         self.failed = text;
         self.replica.latched(now);

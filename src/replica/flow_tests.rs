@@ -99,9 +99,9 @@ fn a_thousand_reconnects_leave_equal_books() {
         net.hold_wire = false;
         net.advance(2 * FIRST_RETRY_MS * 1000);
         let (link, now) = (net.link(2), net.now);
-        let feed = net.node(2).replica.feed(now).expect("it follows");
-        assert_eq!((link.spent, link.granted), (feed.arrived, feed.limit));
-        assert_eq!(feed.held, credit(0, 0), "round {round}");
+        let side = net.node(2).replica.following(now).expect("it follows");
+        assert_eq!((link.spent, link.granted), (side.arrived, side.granted));
+        assert_eq!(side.held, credit(0, 0), "round {round}");
         let room = (link.credit_records, link.credit_bytes);
         assert_eq!(room, (40, 12 * 4096), "round {round}");
     }

@@ -4,7 +4,7 @@
 //! those of one connection keep their order on the socket. Read `view.rs` next, then `follower.rs`.
 
 use super::credit;
-use crate::types::{BlockNo, ConnectionId, Epoch, NodeId};
+use crate::types::{BlockNo, Buckets, ConnectionId, Epoch, NodeId};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, CreditLimits, FetchOk, PauseReason, ReplicaMemory, Replicate};
 use crate::wire::code::Code;
@@ -197,6 +197,23 @@ pub enum LinkStatus {
     Disconnected,
 }
 
+/// A follower's side of the link that brings it its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Following {
+    /// `Disconnected` until this node has answered its leader on the connection there is.
+    pub status: LinkStatus,
+    /// The pause that this node asked for.
+    pub pause: Option<PauseReason>,
+    /// Microseconds since anything was heard of the leader; none if recovery has not ended yet.
+    pub silence_us: Option<u64>,
+    /// What arrived on this connection in all.
+    pub arrived: CreditLimits,
+    /// What was granted on this connection in all.
+    pub granted: CreditLimits,
+    /// What arrived on any connection and is not durable yet.
+    pub held: CreditLimits,
+}
+
 /// One link of the log that this node leads. Times in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkView {
@@ -208,6 +225,8 @@ pub struct LinkView {
     pub cause: String,
     /// For how long.
     pub since_us: u64,
+    /// The last error, even if it is over; empty if there was none.
+    pub last_error: String,
     /// Records that it lacks.
     pub lag_records: u64,
     /// Padded bytes of blocks that it lacks, as far as this leadership sealed them.
@@ -228,29 +247,12 @@ pub struct LinkView {
     pub matched: BlockNo,
     /// Replication lag seen: p50, p95, p99 since the process started.
     pub lag_percentiles_us: [u64; 3],
+    /// The same lags, counted by size.
+    pub lag_buckets: Buckets,
     /// Blocks whose lag that is.
     pub lag_blocks: u64,
     /// Data connections since the process started.
     pub connections: u64,
     /// Bytes of blocks handed to them, unpadded as they travel, resends included.
     pub sent_bytes: u64,
-}
-
-/// The link over which this node is led, as this side sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FeedView {
-    /// The leader.
-    pub leader: NodeId,
-    /// Whether its data connection is there.
-    pub connected: bool,
-    /// Microseconds since it was heard of.
-    pub silent_us: u64,
-    /// The pause that this side asked for.
-    pub paused: Option<PauseReason>,
-    /// What arrived on this connection in all.
-    pub arrived: CreditLimits,
-    /// What was granted on this connection in all.
-    pub limit: CreditLimits,
-    /// What arrived on any connection and is not durable yet.
-    pub held: CreditLimits,
 }

@@ -12,7 +12,6 @@
 //! connected. A pause is a grant of nothing more: see `credit.rs` for the account.
 
 use super::follower::Follower;
-use super::output::FeedView;
 use super::state::State;
 use super::view::LogView;
 use crate::types::Time;
@@ -130,20 +129,6 @@ impl Follower {
         if let Some((connection, _)) = found {
             state.close(connection, Code::Timeout);
             self.down(connection);
-        }
-    }
-
-    /// This side of the link as operators see it (S-129).
-    pub fn feed(&self, now: Time, state: &State) -> FeedView {
-        let (arrived, limit) = self.receiver.books();
-        FeedView {
-            leader: state.config.leader,
-            connected: self.credited.is_some(),
-            silent_us: now.since_us(self.heard),
-            paused: self.paused,
-            arrived,
-            limit,
-            held: self.receiver.held(),
         }
     }
 }

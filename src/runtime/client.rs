@@ -86,7 +86,8 @@ async fn handle(
             connection.send_body(metadata(core), correlation, log);
         }
         Some(Ok(Body::Status(_))) => {
-            let json = status::json(core);
+            core.publish();
+            let json = status::snapshot(&core.node).status.to_string();
             let mut head = Body::from(StatusOk {}).encode(correlation, log, json.len());
             head.extend_from_slice(json.as_bytes());
             connection.send(head);

@@ -25,6 +25,7 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Instant;
 
 /// Pieces of memory given to one `sendmsg`.
 const PIECES: usize = 64;
@@ -277,7 +278,10 @@ pub(super) async fn write_all(core: Rc<Core>, connection: Rc<Connection>, mut st
             connection.end_sending(core.clock.now());
             break;
         }
-        let count = match gather(&core, &connection) {
+        let began = Instant::now();
+        let gathered = gather(&core, &connection);
+        core.note_handed_over(&connection, began);
+        let count = match gathered {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 wait_for_room(&core, &connection, &mut stream).await
             }

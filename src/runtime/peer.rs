@@ -15,8 +15,10 @@ use crate::shard::Event;
 use crate::types::{BufferId, LogId, NodeId, ShardId};
 use crate::wire::body::{Body, Channel, Hello, HelloOk, PROTOCOL};
 use crate::wire::code::Code;
+use crate::wire::frame::FrameHeader;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// The frames of an accepted connection whose first one was a Hello.
 pub(super) async fn serve_accepted(
@@ -212,13 +214,28 @@ async fn handle(
         connection.refuse(Code::UnknownLog, [0, 0], header.correlation, log);
         return Ok(true);
     }
+    deliver(core, connection, local, &header, (body, payload));
+    Ok(true)
+}
+
+/// Hands a frame to its shard.
+fn deliver(
+    core: &Core,
+    connection: &Connection,
+    local: usize,
+    header: &FrameHeader,
+    (body, payload): (Body, Option<(BufferId, usize)>),
+) {
+    let began = Instant::now();
     let event = Event::Frame {
         connection: connection.id,
         body,
         payload,
     };
     core.deliver(local, event);
-    Ok(true)
+    if let Kind::Peer { node, .. } = connection.kind.get() {
+        core.note_received(local, node, header, began);
+    }
 }
 
 fn drop_payload(core: &Core, payload: Option<(BufferId, usize)>) {

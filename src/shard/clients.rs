@@ -28,6 +28,7 @@ pub(super) struct Clients {
 struct WaitingAppend {
     request: Request,
     level: Level,
+    arrived: Time,
     deadline: Time,
     buffer: BufferId,
     len: usize,
@@ -51,6 +52,7 @@ pub(super) struct PendingAppend {
     base_offset: Offset,
     block: BlockNo,
     epoch: Epoch,
+    arrived: Time,
 }
 
 impl Shard {
@@ -135,6 +137,7 @@ impl Shard {
                 let append = WaitingAppend {
                     request,
                     level,
+                    arrived: now,
                     deadline,
                     buffer,
                     len,
@@ -164,6 +167,7 @@ impl Shard {
                     base_offset,
                     block,
                     epoch,
+                    arrived: a.arrived,
                 };
                 let connection = a.request.connection;
                 self.pending
@@ -176,13 +180,15 @@ impl Shard {
         true
     }
 
-    pub(super) fn answer_append(&mut self, client: PendingAppend) {
+    pub(super) fn answer_append(&mut self, now: Time, client: PendingAppend) {
         let PendingAppend {
             request,
             base_offset,
             block,
             epoch,
+            arrived,
         } = client;
+        self.append_latency.record(now.since_us(arrived));
         self.reply(
             request,
             AppendOk {

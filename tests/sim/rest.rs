@@ -188,12 +188,12 @@ impl World {
     pub fn check_books(&mut self) -> Checked {
         for link in self.observe(self.options.leader)?.links {
             let name = format!("link to {}", link.peer);
-            let feed = self.observe(node_index(link.peer))?.feed;
-            let feed = feed.expect("a follower has a feed");
+            let side = self.observe(node_index(link.peer))?.following;
+            let side = side.expect("a follower follows");
             books_agree(
                 &name,
                 (link.spent, link.granted),
-                (feed.arrived, feed.limit),
+                (side.arrived, side.granted),
             )?;
         }
         Ok(())
