@@ -165,7 +165,7 @@ impl Core {
         }
         for (index, published) in self.node.published.iter().enumerate() {
             if index != self.index {
-                let published = published.lock().expect("the lock is not poisoned");
+                let published = published.read();
                 let epochs = published.iter();
                 open.extend(epochs.filter_map(|status| Some((status.log, status.open_epoch?))));
             }
