@@ -34,6 +34,7 @@ use follower::Follower;
 use leader::Leader;
 use state::State;
 
+pub use credit::Account;
 pub use output::{
     Following, LinkStatus, LinkView, Output, Promise, Role, SaveToken, SendRun, ServeFetch,
     Verdict, with_run,
@@ -448,6 +449,11 @@ impl Replica {
         now.since_us(self.follower.heard())
     }
 
+    /// What this node granted as a follower, and what it holds of it.
+    pub fn granted(&self) -> Account {
+        self.follower.receiver.account()
+    }
+
     /// The link by which this node follows, if it does not lead the log.
     pub fn following(&self, now: Time) -> Option<Following> {
         if self.leader.is_some() {
@@ -460,14 +466,10 @@ impl Replica {
             (Some(_), None) => LinkStatus::Replicating,
         };
         let silence_us = self.state.started.then(|| self.silence_us(now));
-        let (arrived, granted) = self.follower.receiver.books();
         Some(Following {
             status,
             pause,
             silence_us,
-            arrived,
-            granted,
-            held: self.follower.receiver.held(),
         })
     }
 

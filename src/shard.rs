@@ -8,6 +8,7 @@
 //! admitted to `replica`. Here their outputs are carried to one another: read `Shard::pump`
 //! first, then `shard/clients.rs` for appends and reads and `shard/links.rs` for runs of blocks.
 
+mod answers;
 mod clients;
 pub mod config;
 pub mod event;
@@ -25,6 +26,7 @@ use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, CreditLimits, FindOk, ReplicaMemory};
 use crate::wire::checkpoint::Memory;
 use crate::wire::code::Code;
+use answers::Answers;
 use clients::{Clients, PendingAppend, WaitingRead};
 pub use config::{LinkConfig, ShardConfig};
 pub use event::{Action, Event, Notice, Part, Request};
@@ -45,6 +47,9 @@ pub struct Shard {
     replica: Replica,
     pending: Pending<PendingAppend>,
     clients: Clients,
+    answers: Answers,
+    /// A client took an answer, left, or got none after all.
+    room_came: bool,
     actions: VecDeque<Action>,
     /// Loads from disk under way, by number.
     loads: BTreeMap<u64, Purpose>,
@@ -86,6 +91,8 @@ impl Shard {
             replica,
             pending: Pending::new(),
             clients: Clients::default(),
+            answers: Answers::default(),
+            room_came: false,
             actions: VecDeque::new(),
             loads: BTreeMap::new(),
             last_request: 0,
@@ -104,6 +111,8 @@ impl Shard {
 
     /// Something happened.
     pub fn handle(&mut self, now: Time, event: Event, buffers: &mut dyn Buffers) {
+        let left = matches!(event, Event::Sent { .. } | Event::ClientGone { .. });
+        self.room_came |= left;
         match event {
             Event::Append {
                 request,
@@ -127,6 +136,7 @@ impl Shard {
             Event::ClientGone { connection } => {
                 self.pending.drop_connection(connection);
                 self.forget_client(connection);
+                self.answers.forget(connection);
             }
             Event::Disk { ticket, result } => self.log.on_disk(now, ticket, result, buffers),
             Event::PeerUp {
@@ -146,7 +156,10 @@ impl Shard {
             } => {
                 self.on_frame(now, connection, body, payload, buffers);
             }
-            Event::Sent { connection, bytes } => self.replica.payload_left(connection, bytes),
+            Event::Sent { connection, bytes } => {
+                self.answers.left(connection, bytes);
+                self.replica.payload_left(connection, bytes);
+            }
             Event::Timer => self.on_time(now, buffers),
             Event::PauseLink { peer, pause } => {
                 let view = View::new(&self.log, &self.stash);
@@ -235,6 +248,7 @@ impl Shard {
                 bytes_written: self.log.bytes_written(),
                 ..self.counters
             },
+            granted: self.replica.granted(),
             links: self.replica.links(now, &view),
         }
     }
@@ -267,7 +281,9 @@ impl Shard {
             }
         }
         let ends = (self.log.log_end(), self.replica.high_watermark());
-        if std::mem::replace(&mut self.seen_ends, ends) != ends {
+        let news = std::mem::replace(&mut self.seen_ends, ends) != ends;
+        let room = std::mem::take(&mut self.room_came) && self.answers.take_wanted();
+        if news || room {
             self.retry_reads(buffers);
         }
     }
@@ -367,6 +383,7 @@ impl Shard {
 
     /// Damage met by a read closes the log: what it holds can no longer be trusted to be served.
     fn on_read_error(&mut self, client: Option<Request>, error: ReadError) {
+        self.room_came = true;
         if let Some(request) = client {
             let code = match error {
                 ReadError::NotHeld => Code::NotReady,

@@ -9,9 +9,11 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::exchange;
+use crate::report::{Lag, LinkReport};
 
 /// Time between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(100);
@@ -23,6 +25,8 @@ pub struct Process {
     pub cpu_s: f64,
     /// Bytes handed to the block devices so far.
     pub write_bytes: u64,
+    /// Resident memory now, bytes.
+    pub rss: u64,
     /// Largest resident memory so far, bytes.
     pub rss_max: u64,
 }
@@ -40,6 +44,7 @@ impl Process {
         Ok(Process {
             cpu_s: cpu_ticks(&stat) as f64 / ticks_per_s as f64,
             write_bytes: number_after(&io, "write_bytes:"),
+            rss: number_after(&status, "VmRSS:") * 1024,
             rss_max: number_after(&status, "VmHWM:") * 1024,
         })
     }
@@ -58,6 +63,15 @@ fn number_after(text: &str, key: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(key));
     let number = line.and_then(|line| line.split_whitespace().next());
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// One side's account of a link's credit on its present connection: records, then bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Books {
+    /// Sent, or arrived.
+    pub used: [u64; 2],
+    /// Granted so far.
+    pub limit: [u64; 2],
 }
 
 /// One node's status.
@@ -91,24 +105,72 @@ impl NodeStatus {
         self.0["counters"][key].as_u64().unwrap_or(0)
     }
 
-    /// Replication lag of each link that this node leads: p50, p95, p99, microseconds.
-    pub fn lags_us(&self) -> Vec<[u64; 3]> {
+    /// Replication lag of each link that this node leads, since its process started.
+    pub fn lags(&self) -> Vec<Lag> {
         let lag = |link: &Value| {
-            let lag = |percentile| link["lag_percentiles_us"][percentile].as_u64();
-            ["p50", "p95", "p99"].map(|percentile| lag(percentile).unwrap_or(0))
+            let of = |key| link["lag_percentiles_us"][key].as_u64().unwrap_or(0);
+            let [p50, p95, p99, blocks] = ["p50", "p95", "p99", "count"].map(of);
+            Lag {
+                p50,
+                p95,
+                p99,
+                blocks,
+            }
         };
-        self.links().map(lag).collect()
+        self.raw_links().map(lag).collect()
+    }
+
+    /// Each link that this node leads.
+    pub fn links(&self) -> Vec<LinkReport> {
+        let report = |link: &Value| {
+            let number = |value: &Value| value.as_u64().unwrap_or(0);
+            LinkReport {
+                shard: number(&link["shard"]),
+                peer: number(&link["peer"]),
+                status: link["status"].as_str().unwrap_or("").to_owned(),
+                sent_bytes: number(&link["sent_bytes"]),
+                connections: number(&link["connections"]),
+                credit_records: number(&link["credit"]["records"]),
+                credit_bytes: number(&link["credit"]["bytes"]),
+                lag_records: number(&link["lag"]["records"]),
+            }
+        };
+        self.raw_links().map(report).collect()
+    }
+
+    /// The sender's account of a link that this node leads; none if the node shows none.
+    pub fn sender(&self, shard: u64, peer: u64) -> Option<Books> {
+        let same = |link: &&Value| link["shard"] == shard && link["peer"] == peer;
+        books(&self.raw_links().find(same)?["credit"])
+    }
+
+    /// The receiver's account of the link that brings this node a shard, and what it holds of it.
+    pub fn receiver(&self, shard: u64) -> Option<(Books, [u64; 2])> {
+        let shards = self.0["shards"].as_array()?;
+        let granted = &shards.iter().find(|other| other["shard"] == shard)?["granted"];
+        Some((books(granted)?, units(&granted["held"])?))
     }
 
     /// Records that this node's followers lack, over all links.
     pub fn records_behind(&self) -> u64 {
         let behind = |link: &Value| link["lag"]["records"].as_u64().unwrap_or(0);
-        self.links().map(behind).sum()
+        self.raw_links().map(behind).sum()
     }
 
-    fn links(&self) -> impl Iterator<Item = &Value> {
+    fn raw_links(&self) -> impl Iterator<Item = &Value> {
         self.0["links"].as_array().into_iter().flatten()
     }
+}
+
+fn books(account: &Value) -> Option<Books> {
+    Some(Books {
+        used: units(&account["used"])?,
+        limit: units(&account["limit"])?,
+    })
+}
+
+fn units(credit: &Value) -> Option<[u64; 2]> {
+    Some([credit["records"].as_u64()?, credit["bytes"].as_u64()?])
 }
 
 /// Waits until every follower holds what its leader holds; says whether that came within `limit`.

@@ -94,7 +94,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         };
         let offset = Offset(next);
         let times = (wait, patience);
-        let found = client.read(at, offset, level, MAX_BLOCK_BYTES as u32, times);
+        let found = client.read_log(at, offset, level, MAX_BLOCK_BYTES as u32, times);
         match found {
             Ok(Some(found)) if !found.payload.is_empty() => {
                 let printed = print(arguments, &mut out, &found.payload, next)?;

@@ -98,10 +98,10 @@ fn a_thousand_reconnects_leave_equal_books() {
         net.disconnect(2, Some(Channel::Data));
         net.hold_wire = false;
         net.advance(2 * FIRST_RETRY_MS * 1000);
-        let (link, now) = (net.link(2), net.now);
-        let side = net.node(2).replica.following(now).expect("it follows");
-        assert_eq!((link.spent, link.granted), (side.arrived, side.granted));
-        assert_eq!(side.held, credit(0, 0), "round {round}");
+        let (sender, link) = (net.link(2).account, net.link(2));
+        let receiver = net.node(2).replica.granted();
+        assert_eq!((sender.used, sender.limit), (receiver.used, receiver.limit));
+        assert_eq!(receiver.held, credit(0, 0), "round {round}");
         let room = (link.credit_records, link.credit_bytes);
         assert_eq!(room, (40, 12 * 4096), "round {round}");
     }

@@ -206,12 +206,6 @@ pub struct Following {
     pub pause: Option<PauseReason>,
     /// Microseconds since anything was heard of the leader; none if recovery has not ended yet.
     pub silence_us: Option<u64>,
-    /// What arrived on this connection in all.
-    pub arrived: CreditLimits,
-    /// What was granted on this connection in all.
-    pub granted: CreditLimits,
-    /// What arrived on any connection and is not durable yet.
-    pub held: CreditLimits,
 }
 
 /// One link of the log that this node leads. Times in microseconds.
@@ -237,10 +231,8 @@ pub struct LinkView {
     pub credit_records: u64,
     /// Bytes that may still be sent.
     pub credit_bytes: u64,
-    /// What was sent on this connection, and what was granted on it, in all.
-    pub spent: CreditLimits,
-    /// See `spent`.
-    pub granted: CreditLimits,
+    /// What that is the rest of.
+    pub account: credit::Account,
     /// First block not sent.
     pub sent: BlockNo,
     /// First block not acknowledged.

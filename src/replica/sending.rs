@@ -203,7 +203,6 @@ impl Leader {
             let lacks = self.sealed.iter().skip(skip);
             let oldest = lacks.clone().next();
             let room = link.sender.room();
-            let (spent, granted) = link.sender.books();
             // Before recovery has ended nothing has a time yet.
             let since = if link.since == Time(0) {
                 now
@@ -221,8 +220,7 @@ impl Leader {
                 lag_us: oldest.map_or(0, |sealed| now.0.saturating_sub(sealed.tick.0)),
                 credit_records: room.records,
                 credit_bytes: room.bytes,
-                spent,
-                granted,
+                account: link.sender.account(),
                 sent: link.next,
                 matched: link.matched,
                 lag_percentiles_us: [50, 95, 99].map(|p| link.lag.percentile(p)),

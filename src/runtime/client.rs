@@ -44,7 +44,7 @@ pub(super) async fn serve(
 fn has_enough(connection: &Connection) -> bool {
     connection.unanswered_bytes.get() >= limits::CONNECTION_APPEND_BYTES
         || connection.unanswered.borrow().len() >= limits::CONNECTION_REQUESTS
-        || connection.queued_bytes() >= limits::CONNECTION_ANSWER_BYTES
+        || connection.must_take_answers()
 }
 
 /// Handles one frame; false if it ends the connection.

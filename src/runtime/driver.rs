@@ -53,6 +53,8 @@ pub(super) struct Core {
     pub(super) stopped: Signal,
     /// Data connections that shards asked for.
     pub(super) dials: Dials,
+    /// Bytes outside buffers that wait for sockets, of all connections.
+    pub(super) queued_bytes: Rc<Cell<usize>>,
     /// What each shard took so far, in the order of `logs`.
     pub(super) usage: RefCell<Vec<ShardUsage>>,
     /// Lanes to other cores.
@@ -101,6 +103,7 @@ impl Core {
             stopping: Cell::new(false),
             stopped: Signal::default(),
             dials: Dials::default(),
+            queued_bytes: Rc::default(),
             usage: RefCell::new(vec![ShardUsage::default(); logs.len()]),
             logs,
             handoffs,
@@ -306,7 +309,8 @@ impl Core {
             let payload = part.map_or(0, |part| part.len);
             let head = body.encode(request.correlation, self.logs[log], payload);
             let parts = part.into_iter().collect();
-            connection.send_parts(head, parts, None, &mut self.pool.borrow_mut());
+            let tell = Some(Teller::Log(log));
+            connection.send_parts(head, parts, tell, &mut self.pool.borrow_mut());
         }
     }
 

@@ -99,7 +99,9 @@ pub(super) fn shared_logs(core: &Core, cores: usize, peer_core: usize) -> Vec<us
         .collect()
 }
 
-/// Tells the shards of an open connection and hands them its frames until it ends.
+/// Tells the shards of an open connection and hands them its frames until it ends. A node that
+/// asks and does not take the answers is read no further; the side that dialed always reads, so
+/// the two never wait for each other.
 pub(super) async fn serve(
     core: &Rc<Core>,
     connection: &Rc<Connection>,
@@ -118,6 +120,9 @@ pub(super) async fn serve(
     }
     loop {
         glommio::yield_if_needed().await;
+        if !dialed && !reader.wait_while(Connection::must_take_answers).await {
+            return Ok(());
+        }
         let incoming = reader.frame().await?;
         if connection.is_ending() || !handle(core, connection, reader, incoming).await? {
             return Ok(());

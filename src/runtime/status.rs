@@ -6,10 +6,10 @@
 
 use super::node::Node;
 use crate::shard::ShardStatus;
-use crate::shard::status::{LinkStatus, LinkView, Role};
+use crate::shard::status::{Account, LinkStatus, LinkView, Role};
 use crate::snapshot::{CoreReport, ShardUsage, Slot, Snapshot};
 use crate::types::LogId;
-use crate::wire::body::PauseReason;
+use crate::wire::body::{CreditLimits, PauseReason};
 use crate::wire::record;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -102,6 +102,7 @@ fn shard(status: &ShardStatus, usage: Option<&ShardUsage>) -> Value {
         })),
         "leader_silence_us": status.following.and_then(|link| link.silence_us),
         "failed": status.failed,
+        "granted": granted(&status.granted),
         "cpu_s": usage.map_or(0, |usage| usage.cpu_ns) as f64 / 1e9,
         "counters": {
             "appends": status.counters.appends,
@@ -150,7 +151,12 @@ fn link(status: &ShardStatus, view: &LinkView, usage: Option<&ShardUsage>) -> Va
             "bytes": view.lag_bytes,
             "seconds": view.lag_us as f64 / 1e6,
         },
-        "credit": { "records": view.credit_records, "bytes": view.credit_bytes },
+        "credit": {
+            "records": view.credit_records,
+            "bytes": view.credit_bytes,
+            "used": units(view.account.used),
+            "limit": units(view.account.limit),
+        },
         "sent": view.sent.0,
         "matched": view.matched.0,
         "cpu_s": usage.cpu_ns as f64 / 1e9,
@@ -159,4 +165,16 @@ fn link(status: &ShardStatus, view: &LinkView, usage: Option<&ShardUsage>) -> Va
         "connections": view.connections,
         "sent_bytes": view.sent_bytes,
     })
+}
+
+fn granted(account: &Account) -> Value {
+    json!({
+        "used": units(account.used),
+        "limit": units(account.limit),
+        "held": units(account.held),
+    })
+}
+
+fn units(credit: CreditLimits) -> Value {
+    json!({ "records": credit.records, "bytes": credit.bytes })
 }

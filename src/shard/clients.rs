@@ -7,7 +7,7 @@
 
 use super::{Action, Part, Purpose, Request, Role, Shard};
 use crate::buffers::Buffers;
-use crate::limits::{BATCH_HEADER, PENDING_APPENDS, WAITING_READS};
+use crate::limits::{BATCH_HEADER, BLOCK_HEADER, PENDING_APPENDS, READ_ROOM_MS, WAITING_READS};
 use crate::types::{BlockNo, BufferId, ConnectionId, Epoch, Level, Offset, ReadLevel, Time};
 use crate::wal::{AppendRefusal, Appended, From, Load, Loaded};
 use crate::wire::batch::{self, BatchError, ClientHalf};
@@ -43,6 +43,8 @@ pub(super) struct WaitingRead {
     max_bytes: usize,
     level: ReadLevel,
     deadline: Time,
+    /// It has got more time to wait for room.
+    patient: bool,
 }
 
 /// The token under which `replica` keeps a pending append.
@@ -230,6 +232,7 @@ impl Shard {
             max_bytes,
             level,
             deadline,
+            patient: false,
         };
         if self.clients.reads.len() + self.loads.len() >= WAITING_READS {
             self.reply_error(request, Code::Overloaded, [WAITING_READS as u64, 0]);
@@ -279,6 +282,9 @@ impl Shard {
             }
             return false;
         }
+        if !self.may_answer(read.request.connection) {
+            return false;
+        }
         let id = self.next_request();
         match self.log.load(id, From::Offset(read.offset), bound, 1) {
             Load::Now(loaded) => self.answer_read(read, &loaded, buffers),
@@ -300,6 +306,7 @@ impl Shard {
         buffers: &dyn Buffers,
     ) {
         let Some((header, start)) = loaded.blocks.first() else {
+            self.room_came = true;
             return self.reply_error(read.request, Code::NotReady, [0; 2]);
         };
         let bytes = &buffers.bytes(loaded.buffer)[*start..];
@@ -331,6 +338,10 @@ impl Shard {
             start: start + from,
             len,
         };
+        let buffer = buffers.bytes(loaded.buffer).len();
+        let connection = read.request.connection;
+        self.answers.made(connection, len, buffer);
+        self.room_came = true;
         self.reply(
             read.request,
             ReadOk {
@@ -342,6 +353,26 @@ impl Shard {
             .into(),
             Some(part),
         );
+    }
+
+    /// Whether a client's last answers leave room for one more.
+    fn may_answer(&mut self, connection: ConnectionId) -> bool {
+        let wal = &self.config.wal;
+        let block = wal.max_block_bytes.max(wal.max_batch_bytes + BLOCK_HEADER);
+        let most = block.next_power_of_two();
+        let (mut all, mut own) = (0, 0);
+        for purpose in self.loads.values() {
+            let Purpose::Read(read) = purpose else {
+                continue;
+            };
+            all += most;
+            own += if read.request.connection == connection {
+                most
+            } else {
+                0
+            };
+        }
+        self.answers.have_room(connection, most, (all, own))
     }
 
     /// Serves the reads that wait for records which may be there now.
@@ -356,6 +387,10 @@ impl Shard {
     pub(super) fn on_find(&mut self, request: Request, timestamp: u64) {
         if matches!(self.role(), Role::Failed | Role::Recovering) {
             return self.reply_error(request, Code::NotReady, [0; 2]);
+        }
+        if self.clients.reads.len() + self.loads.len() >= WAITING_READS {
+            let most = [WAITING_READS as u64, 0];
+            return self.reply_error(request, Code::Overloaded, most);
         }
         let id = self.next_request();
         self.loads.insert(id, Purpose::Find(request));
@@ -376,13 +411,23 @@ impl Shard {
                 self.clients.appends.push_back(append);
             }
         }
-        let (late, rest) = std::mem::take(&mut self.clients.reads)
-            .into_iter()
-            .partition(|r| expired(r.deadline));
-        self.clients.reads = rest;
-        let late: Vec<WaitingRead> = late;
-        for read in late {
-            self.reply_error(read.request, Code::Timeout, [0; 2]);
+        for mut read in std::mem::take(&mut self.clients.reads) {
+            let bound = match read.level {
+                ReadLevel::Committed => self.committed_offset,
+                ReadLevel::Local => self.log.end_offset(),
+            };
+            if !expired(read.deadline) {
+                self.clients.reads.push(read);
+            } else if read.offset >= bound {
+                self.reply_error(read.request, Code::Timeout, [0; 2]);
+            } else if read.patient {
+                self.reply_error(read.request, Code::Overloaded, [0; 2]);
+            } else {
+                // There is something to return and only room for it is missing.
+                read.patient = true;
+                read.deadline = now.plus_us(READ_ROOM_MS * 1000);
+                self.clients.reads.push(read);
+            }
         }
     }
 

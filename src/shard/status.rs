@@ -3,7 +3,7 @@
 //! Plain numbers and closed sets; whoever shows it chooses the words. Positions in blocks are
 //! exclusive, times in microseconds, lags as DESIGN defines them: at the leader, per link.
 
-pub use crate::replica::{Following, LinkStatus, LinkView};
+pub use crate::replica::{Account, Following, LinkStatus, LinkView};
 use crate::types::{BlockNo, Buckets, Epoch, LogId, NodeId, Offset};
 
 /// What this node is for a log.
@@ -56,6 +56,8 @@ pub struct ShardStatus {
     pub failed: String,
     /// Counters since start.
     pub counters: Counters,
+    /// Credit that this node granted the leader, and what it holds of it.
+    pub granted: Account,
     /// Links that this node leads.
     pub links: Vec<LinkView>,
 }

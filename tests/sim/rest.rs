@@ -188,13 +188,8 @@ impl World {
     pub fn check_books(&mut self) -> Checked {
         for link in self.observe(self.options.leader)?.links {
             let name = format!("link to {}", link.peer);
-            let side = self.observe(node_index(link.peer))?.following;
-            let side = side.expect("a follower follows");
-            books_agree(
-                &name,
-                (link.spent, link.granted),
-                (side.arrived, side.granted),
-            )?;
+            let (here, there) = (link.account, self.observe(node_index(link.peer))?.granted);
+            books_agree(&name, (here.used, here.limit), (there.used, there.limit))?;
         }
         Ok(())
     }

@@ -214,9 +214,23 @@ impl Client {
         }
     }
 
+    /// As [`Client::read_log`], of the log to which the node that the client was pointed at takes
+    /// appends.
+    pub fn read(
+        &mut self,
+        (node, shard): (NodeId, ShardId),
+        offset: Offset,
+        level: ReadLevel,
+        max_bytes: u32,
+        times: (Duration, Duration),
+    ) -> Result<Option<ReadBatches>, ClientError> {
+        let log = self.session.log(shard);
+        self.read_log((node, log), offset, level, max_bytes, times)
+    }
+
     /// Reads whole batches at `node` from the one that holds `offset` on; an empty payload if there
     /// is nothing within `wait`. Tries for `patience` while the node is not ready.
-    pub fn read(
+    pub fn read_log(
         &mut self,
         (node, log): (NodeId, LogId),
         offset: Offset,
