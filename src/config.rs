@@ -135,6 +135,19 @@ pub struct Log {
     pub batch_timeout_ms: u64,
     /// Whether every write waits for the medium (`sync = "dsync"`).
     pub dsync: bool,
+    /// What the logs keep.
+    pub retention: Retention,
+}
+
+/// `log.retention` with its bounds. Whole segments go; the leader decides for all nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Bytes of a log's segment files above which the oldest go (`fifo`).
+    pub trim_bytes: Option<u64>,
+    /// Bytes of a log's segment files at which appends are refused (`hard`).
+    pub refuse_bytes: Option<u64>,
+    /// Age at which a segment goes, by the tick of its last block, seconds.
+    pub age_s: Option<u64>,
 }
 
 /// `[link]`.

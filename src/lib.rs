@@ -54,6 +54,14 @@
 //!   further; it is never refused for that. Requests and answers cross in lanes of their own.
 //! * The cores of a node stop together: one whose logs have stopped answers what others hand to it
 //!   until theirs have too. Reads that wait are answered `Stopping`.
+//! * A full disk shows when the next segment file cannot be brought in. The ballast for blocks of
+//!   the node's own is the end of the newest segment, which records leave free until the next file
+//!   is there; the file system keeps a few MiB besides. A retention bound that refuses appends has
+//!   a code of its own, `RetentionFull`.
+//! * Age retention counts by tick what was found at the start, leaving out a gap of more than an
+//!   hour before it, and by this node's running time what began since.
+//! * A leader tells a follower that it is behind the log start by sending the first blocks that it
+//!   kept; `Fetch` of a log's first block asks likewise, with epoch 0 for the block before it.
 //! * A read that meets damage on the disk closes the log until restart: what a log holds must never
 //!   be served on trust.
 

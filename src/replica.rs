@@ -47,6 +47,7 @@ use crate::types::{BlockNo, ConnectionId, Epoch, LogId, NodeId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, Channel, CreditLimits, PauseReason, ReplicaMemory};
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 
 /// Settings of a replica. Times in microseconds.
 #[derive(Clone, Debug)]
@@ -241,7 +242,7 @@ impl Replica {
             "{}: a peer says {code:?} ({}, {})",
             self.state.config.log, error.detail, error.detail_two
         );
-        self.state.notice(true, text);
+        self.state.notice(Message::PeerError, text);
         if code != Code::OutOfRange {
             self.state.close(connection, code);
             self.peer_down(now, connection);
@@ -278,12 +279,31 @@ impl Replica {
         }
     }
 
-    /// A batch of the run of the last [`Verdict::Write`] is not sound: nothing was cut or written.
-    pub fn run_refused(&mut self, now: Time, view: &dyn LogView) {
+    /// The run of the last [`Verdict::Write`] was neither cut for nor written: a batch of it is not
+    /// sound (`BadCrc`), or the disk has no space for it (`NoSpace`).
+    pub fn run_refused(&mut self, now: Time, code: Code, view: &dyn LogView) {
         match self.leader.as_mut().filter(|leader| leader.is_writing()) {
-            Some(leader) => leader.run_refused(now, &mut self.state),
-            None => self.follower.run_refused(&mut self.state, view),
+            Some(leader) => leader.run_refused(now, code, &mut self.state),
+            None => self.follower.run_refused(code, &mut self.state, view),
         }
+    }
+
+    /// A run of a [`Verdict::Write`] that waited for its cut does not continue the log: the block
+    /// before it, which nobody had read, is another one. It is not in the log, nor is what came
+    /// behind it.
+    pub fn run_dropped(&mut self, now: Time, headers: &[BlockHeader], view: &dyn LogView) {
+        let first = headers
+            .first()
+            .map_or(view.log_end(), |header| header.block);
+        match self.leader.as_mut().filter(|leader| leader.is_copying()) {
+            Some(leader) => leader.run_dropped(now, first, &mut self.state),
+            None => self.follower.run_dropped(first, &mut self.state, view),
+        }
+    }
+
+    /// The disk has space again after a run was refused with `NoSpace`.
+    pub fn has_space(&mut self) {
+        self.follower.has_space(&mut self.state);
     }
 
     /// This leader sealed a block; the view holds it.
@@ -505,6 +525,8 @@ mod mesh_tests;
 mod opening_tests;
 #[cfg(test)]
 mod soak_tests;
+#[cfg(test)]
+mod space_tests;
 #[cfg(test)]
 mod test_kit;
 #[cfg(test)]

@@ -56,6 +56,8 @@ fn swarm_of_seeds() {
     if seeds >= SEEDS && number("SEED").is_none() {
         let missing = sum.missing();
         assert!(missing.is_empty(), "never happened: {missing:?}");
+        let kept = [sum.freed, sum.resets, sum.below_start, sum.finds];
+        assert!(kept.iter().all(|times| *times > 0), "never happened: {sum}");
     }
 }
 
@@ -205,4 +207,16 @@ fn an_idle_follower_that_restarts_is_taken_up_again() {
 #[test]
 fn a_slow_follower_holds_up_nobody() {
     runs(scenarios::slow_follower, "slow_follower", 2);
+}
+
+#[test]
+fn a_pool_below_what_may_be_kept_stops_nobody() {
+    runs(scenarios::small_pool, "small_pool", 2);
+}
+
+#[test]
+fn a_follower_behind_the_log_start_begins_anew() {
+    let name = "behind_log_start";
+    let sum = runs(scenarios::behind_log_start, name, 6);
+    assert!(sum.resets > 0 && sum.freed > 0, "{sum}");
 }

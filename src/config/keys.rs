@@ -48,6 +48,9 @@ keys! {
     "log.write_depth", limits::WRITE_DEPTH, "writes of one log in flight";
     "log.batch_timeout_ms", limits::BATCH_TIMEOUT_MS, "longest wait in the open block";
     "log.sync", "\"dsync\"", "dsync: a write waits for the medium; none: for the drive's cache";
+    "log.retention", "\"none\"", "none; fifo: the oldest segments go; hard: appends are refused";
+    "log.retention_bytes", "no bound", "bytes of a log's segments that are kept";
+    "log.retention_age_s", "no bound", "age at which segments go, by append time, seconds";
     "link.preset", "none", "values for a way of use: shanghai, throughput, latency, wan or edge";
     "link.initial_credit", limits::INITIAL_CREDIT, "credit of a link, records";
     "link.initial_credit_bytes", limits::INITIAL_CREDIT_BYTES, "credit of a link, bytes";

@@ -250,3 +250,42 @@ fn a_refusal_is_one_line() {
     let error = ConfigError::new("key", "a\nvalue", "a\n  rule", "mend");
     assert_eq!(error.to_string(), "key = a value: a rule; mend: mend");
 }
+
+#[test]
+fn retention_and_its_bounds_go_together() {
+    assert_eq!(with(&[]).unwrap().log.retention, Retention::default());
+    let bytes = "log.retention_bytes=268435456";
+    let fifo = with(&["log.retention=fifo", bytes, "log.retention_age_s=60"]).unwrap();
+    let expected = Retention {
+        trim_bytes: Some(256 << 20),
+        refuse_bytes: None,
+        age_s: Some(60),
+    };
+    assert_eq!(fifo.log.retention, expected);
+    let hard = with(&["log.retention=hard", bytes]).unwrap().log.retention;
+    assert_eq!(
+        (hard.trim_bytes, hard.refuse_bytes),
+        (None, Some(256 << 20))
+    );
+    for (set, word) in [
+        (&["log.retention=fifo"][..], "needs a bound"),
+        (
+            &["log.retention=hard", "log.retention_age_s=60"],
+            "in bytes",
+        ),
+        (&[bytes], "keeps everything"),
+        (&["log.retention=lifo", bytes], "hard"),
+        (
+            &["log.retention=fifo", "log.retention_bytes=1000"],
+            "must be from",
+        ),
+        (
+            &["log.retention=fifo", "log.retention_age_s=0"],
+            "must be from",
+        ),
+    ] {
+        let error = refused(set);
+        assert!(error.rule.contains(word), "{set:?}: {error}");
+        assert!(error.key.contains("log.retention"), "{set:?}: {error}");
+    }
+}

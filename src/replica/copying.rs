@@ -16,12 +16,13 @@ use crate::types::{BlockNo, ConnectionId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, Fetch, Nack};
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 
 impl Leader {
     pub(super) fn fetch(
         &mut self,
         now: Time,
-        fetching: Fetching,
+        mut fetching: Fetching,
         state: &mut State,
         view: &dyn LogView,
     ) {
@@ -38,11 +39,15 @@ impl Leader {
         let (Some(link), Some(connection)) = (found, connection) else {
             return self.start_over(now, state);
         };
+        // What the source has trimmed is committed: the own log begins where the source's does.
+        let anew = fetching.first <= fetching.start && fetching.start > view.log_start();
+        fetching.first = fetching.first.max(fetching.start);
         if fetching.first < view.log_start() {
             return self.differs(now, fetching.first, state);
         }
         let previous = fetching.first.previous();
         let epoch = previous.and_then(|block| view.epoch_of(block));
+        let epoch = epoch.filter(|_| !anew);
         link.waiting_since = Some(now);
         let body = Fetch {
             epoch: self.epoch,
@@ -66,7 +71,7 @@ impl Leader {
             "{}: cannot lead: the most up-to-date member holds other blocks at block {at}",
             state.config.log
         );
-        state.notice(true, text);
+        state.notice(Message::CannotLead, text);
         self.start_over(now, state);
     }
 
@@ -81,7 +86,7 @@ impl Leader {
                 "{}: node {} holds other blocks of this node's log at block {at}; it keeps them",
                 state.config.log, link.peer
             );
-            state.notice(true, text);
+            state.notice(Message::LogsDiverged, text);
             self.phase = Phase::Promising {
                 since: now,
                 founding: false,
@@ -124,18 +129,18 @@ impl Leader {
         }
         let headers = admit::agree(&run, headers, state.config.log);
         let (hwm, may_truncate) = (state.high_watermark, !state.config.mesh);
-        let place = admit::place(&run, headers, view, hwm, may_truncate);
+        let place = admit::place_from(fetching.start, &run, headers, view, (hwm, may_truncate));
         let code = match place {
-            Place::Next | Place::Cut(_) => {
-                match headers.and_then(|headers| admit::check_chain(&run, headers, view)) {
+            Place::Next | Place::Cut(_) | Place::Anew(_) => {
+                match admit::check_place(place, &run, headers, view) {
                     Ok(()) => {
                         fetching.writing = Some(run.end());
                         self.phase = Phase::Fetching(fetching);
-                        let cut = match place {
-                            Place::Cut(from) => Some(from),
-                            _ => None,
+                        return match place {
+                            Place::Anew(start) => Verdict::Reset { start },
+                            Place::Cut(from) => Verdict::Write { cut: Some(from) },
+                            _ => Verdict::Write { cut: None },
                         };
-                        return Verdict::Write { cut };
                     }
                     Err(code) => code,
                 }
@@ -187,6 +192,16 @@ impl Leader {
         matches!(self.phase, Phase::Fetching(fetching) if fetching.writing.is_some())
     }
 
+    /// Whether a run fetched may still wait for its cut.
+    pub(super) fn is_copying(&self) -> bool {
+        matches!(self.phase, Phase::Fetching(_))
+    }
+
+    /// A run fetched that waited for its cut is not in the log: the block before it differs.
+    pub(super) fn run_dropped(&mut self, now: Time, first: BlockNo, state: &mut State) {
+        self.differs(now, first.previous().unwrap_or_default(), state);
+    }
+
     /// The run fetched is in the log.
     pub(super) fn run_written(&mut self) {
         if let Phase::Fetching(fetching) = &mut self.phase
@@ -196,10 +211,10 @@ impl Leader {
         }
     }
 
-    /// A batch of the run fetched is not sound.
-    pub(super) fn run_refused(&mut self, now: Time, state: &mut State) {
+    /// The run fetched was not written, for this reason.
+    pub(super) fn run_refused(&mut self, now: Time, code: Code, state: &mut State) {
         if let Phase::Fetching(fetching) = self.phase {
-            self.fetch_failed(now, Code::BadCrc, fetching.first, state);
+            self.fetch_failed(now, code, fetching.first, state);
         }
     }
 

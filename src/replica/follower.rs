@@ -18,9 +18,10 @@ use crate::faults::{Fault, active};
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{
-    Body, CreditLimits, Nack, PauseReason, ReplicaMemory, Replicate, ReplicateOk,
+    Body, CreditLimits, Limits, Nack, PauseReason, ReplicaMemory, Replicate, ReplicateOk,
 };
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 use std::collections::VecDeque;
 
 /// A run that was written and is not yet durable.
@@ -71,6 +72,8 @@ pub struct Follower {
     pub(super) acked: BlockNo,
     pub(super) paused: Option<PauseReason>,
     pub(super) load: Load,
+    /// A run was refused because the disk is full: nothing more is granted until it is not.
+    pub(super) full: bool,
     pub(super) heard: Time,
 }
 
@@ -94,6 +97,7 @@ impl Follower {
             acked: BlockNo(0),
             paused: None,
             load: Load::default(),
+            full: false,
             heard: Time(0),
         }
     }
@@ -276,19 +280,12 @@ impl Follower {
         }
         let headers = admit::agree(&run, headers, state.config.log);
         let (hwm, may_truncate) = (state.high_watermark, !state.config.mesh);
-        let place = admit::place(&run, headers, view, hwm, may_truncate);
+        let place = admit::place_from(said.log_start, &run, headers, view, (hwm, may_truncate));
         let (code, about) = match place {
-            Place::Next | Place::Cut(_) => {
-                let checked = headers.and_then(|headers| admit::check_chain(&run, headers, view));
-                match checked {
+            Place::Next | Place::Cut(_) | Place::Anew(_) => {
+                match admit::check_place(place, &run, headers, view) {
                     Ok(()) if run.count > 0 => {
-                        return self.accept(
-                            (now, connection),
-                            run,
-                            place,
-                            said.committed_end,
-                            said.log_start,
-                        );
+                        return self.accept((now, connection), run, place, said, view);
                     }
                     Ok(()) => return self.again(connection, &run, said, state, view),
                     Err(Code::Diverged) => {
@@ -344,11 +341,12 @@ impl Follower {
         (at, connection): (Time, ConnectionId),
         run: Run,
         place: Place,
-        committed_end: BlockNo,
-        log_start: BlockNo,
+        said: &Replicate,
+        view: &dyn LogView,
     ) -> Verdict {
         let cut = match place {
             Place::Cut(from) => Some(from),
+            Place::Anew(start) => Some(start.block.min(view.log_end())),
             _ => None,
         };
         self.candidate = Some(Candidate {
@@ -360,10 +358,13 @@ impl Follower {
                 at,
             },
             cut,
-            committed_end,
-            log_start,
+            committed_end: said.committed_end,
+            log_start: said.log_start,
         });
-        Verdict::Write { cut }
+        match place {
+            Place::Anew(start) => Verdict::Reset { start },
+            _ => Verdict::Write { cut },
+        }
     }
 
     /// All of the run is held, or it has no blocks: `verified_end` rises, and the ack says again
@@ -424,11 +425,13 @@ impl Follower {
             return;
         };
         if let Some(from) = candidate.cut {
-            let text = format!(
-                "{}: blocks from {from} on were cut: the leader of epoch {} has others there",
-                state.config.log, self.epoch
-            );
-            state.notice(false, text);
+            let (log, epoch, first) = (state.config.log, self.epoch, candidate.run.first);
+            let text = if view.log_start() == first && first > BlockNo(0) {
+                format!("{log}: begins anew at block {first}, the leader's first of epoch {epoch}")
+            } else {
+                format!("{log}: blocks from {from} on were cut: epoch {epoch} has others there")
+            };
+            state.notice(Message::BlocksCut, text);
             // What was cut off will never become durable; its buffers are free with the writes.
             let cut: Vec<Arrived> = self
                 .arrived
@@ -447,13 +450,58 @@ impl Follower {
         self.durable(state, view);
     }
 
-    /// A batch of the run of the last `Verdict::Write` is not sound.
-    pub fn run_refused(&mut self, state: &mut State, view: &dyn LogView) {
+    /// The run of the last `Verdict::Write` was not written: a batch of it is not sound
+    /// (`BadCrc`), or the disk is full (`NoSpace`). In the second case nothing more is granted.
+    pub fn run_refused(&mut self, code: Code, state: &mut State, view: &dyn LogView) {
         if let Some(candidate) = self.candidate.take() {
+            if code == Code::NoSpace {
+                self.full = true;
+                self.receiver.hold_back(true);
+            }
             let (connection, run) = (candidate.arrived.connection, candidate.run);
             let about = view.log_end();
-            self.refuse(Code::BadCrc, connection, &run, about, state, view);
+            self.refuse(code, connection, &run, about, state, view);
         }
+    }
+
+    /// A run that waited for its cut is not in the log after all: the block before it differs from
+    /// the leader's, under the same epoch.
+    pub fn run_dropped(&mut self, first: BlockNo, state: &mut State, view: &dyn LogView) {
+        let end = view.log_end();
+        let gone: Vec<Arrived> = self
+            .arrived
+            .iter()
+            .filter(|a| a.end > end)
+            .copied()
+            .collect();
+        self.arrived.retain(|arrived| arrived.end <= end);
+        for arrived in gone {
+            self.dispose(arrived.connection, arrived.weight);
+        }
+        self.verified_end = self.verified_end.min(state.high_watermark);
+        if let Some(connection) = self.following {
+            let about = first.previous().unwrap_or_default();
+            let nack = self.nack_with_hints(Code::Diverged, first, about, state, view);
+            state.send(connection, nack);
+        }
+    }
+
+    /// The disk has space again: the leader may go on.
+    pub fn has_space(&mut self, state: &mut State) {
+        if core::mem::take(&mut self.full) {
+            self.receiver.hold_back(self.paused.is_some());
+            self.grant(state);
+        }
+    }
+
+    /// Says to the leader, also to one that only asked for the position, what it may send.
+    pub(super) fn grant(&mut self, state: &mut State) -> Option<ConnectionId> {
+        let asking = self.data.iter().find(|(_, peer)| state.may_lead(*peer));
+        let asking = asking.map(|(connection, _)| *connection);
+        let connection = self.following.or(asking)?;
+        let limits = self.receiver.limit();
+        state.send(connection, Limits { limits });
+        Some(connection)
     }
 
     /// `durable_end` moved: dispose of what is durable, commit, ack.

@@ -22,6 +22,7 @@ use super::view::LogView;
 use crate::types::{BlockNo, Epoch, NodeId, Time};
 use crate::wire::body::ReplicaMemory;
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 
 /// How far the opening has come. `Leader::epoch` is the number from `Saving` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +70,8 @@ pub struct Fetching {
     pub(super) peer: NodeId,
     /// First block to ask for.
     pub(super) first: BlockNo,
-    /// The source's log end.
+    /// The source's log start and end.
+    pub(super) start: BlockNo,
     pub(super) end: BlockNo,
     /// An answer is awaited.
     pub(super) asked: bool,
@@ -146,7 +148,7 @@ impl Leader {
             state.out.push_back(Output::Fenced { epoch });
             let text =
                 format!("{log}: epoch {epoch} is over: epoch {above} was promised elsewhere");
-            state.notice(true, text);
+            state.notice(Message::EpochLost, text);
         }
         // Flow control belongs to one connection and one epoch (Q-19).
         for link in &mut self.links {
@@ -231,7 +233,7 @@ impl Leader {
                      {rule}; the memory here is {memory:?}",
                     self.links.len(),
                 );
-                state.notice(true, text);
+                state.notice(Message::EpochWaits, text);
             }
             return;
         }
@@ -314,12 +316,11 @@ impl Leader {
                 .expect("a promise comes with a position");
             (position.last_epoch, position.next)
         };
-        let best = self
-            .links
-            .iter()
-            .filter(promised)
-            .filter(|link| link.stopped.is_none())
-            .max_by_key(|link| held(link));
+        let may = |link: &&Link| promised(link) && link.stopped.is_none();
+        let best = self.links.iter().filter(may).max_by_key(|link| {
+            let start = link.position.as_ref().map(|position| position.log_start);
+            (held(link), core::cmp::Reverse(start))
+        });
         let own = (view.last_epoch(), view.log_end());
         self.phase = match best {
             Some(link) if held(link) > own => {
@@ -336,14 +337,16 @@ impl Leader {
                 // At least its last block is asked for: where the logs part shows in the answer.
                 let first = admit::step_back(view, hints);
                 let last = end.previous().expect("more up to date than any empty log");
+                let position = link.position.as_ref();
                 let fetching = Fetching {
                     peer: link.peer,
                     first: first.min(last),
+                    start: position.map_or(BlockNo(0), |position| position.log_start),
                     end,
                     asked: false,
                     writing: None,
                 };
-                state.notice(false, text);
+                state.notice(Message::BlocksCopied, text);
                 Phase::Fetching(fetching)
             }
             _ => Phase::Settling,

@@ -15,8 +15,9 @@ use super::follower::Follower;
 use super::state::State;
 use super::view::LogView;
 use crate::types::Time;
-use crate::wire::body::{Limits, Pause, PauseReason, Resume};
+use crate::wire::body::{Pause, PauseReason, Resume};
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 
 /// Looks within `rpc_timeout`.
 const LOOKS: u64 = 20;
@@ -52,13 +53,9 @@ impl Follower {
     pub fn ask_resume(&mut self, state: &mut State, view: &dyn LogView) {
         self.paused = None;
         self.load.by_rule = false;
-        self.receiver.hold_back(false);
+        self.receiver.hold_back(self.full);
         // A leader that only asked for the position was told of the pause as well.
-        let asking = self.data.iter().find(|(_, peer)| state.may_lead(*peer));
-        let asking = asking.map(|(connection, _)| *connection);
-        if let Some(connection) = self.following.or(asking) {
-            let limits = self.receiver.limit();
-            state.send(connection, Limits { limits });
+        if let Some(connection) = self.grant(state) {
             let next = view.log_end();
             state.send(connection, Resume { next });
         }
@@ -98,7 +95,7 @@ impl Follower {
                 _ => "high_load: this process gets too little time",
             };
             let text = format!("{}: asks its leader to pause, {what}", state.config.log);
-            return state.notice(true, text);
+            return state.notice(Message::PauseAsked, text);
         }
         let over = match self.paused {
             Some(PauseReason::SlowDisk) => oldest.is_none(),
@@ -108,7 +105,7 @@ impl Follower {
         if over && self.load.by_rule {
             self.ask_resume(state, view);
             let text = format!("{}: asks its leader to go on", state.config.log);
-            state.notice(false, text);
+            state.notice(Message::PauseEnded, text);
         }
     }
 
@@ -119,12 +116,10 @@ impl Follower {
             return;
         }
         let leader = state.config.leader;
-        let text = format!(
-            "{}: nothing heard of leader {leader} for {} ms: disconnected",
-            state.config.log,
-            now.since_us(self.heard) / 1000
-        );
-        state.notice(true, text);
+        let (log, silence_ms) = (state.config.log, now.since_us(self.heard) / 1000);
+        let text =
+            format!("{log}: nothing heard of leader {leader} for {silence_ms} ms: disconnected");
+        state.notice(Message::LeaderSilent, text);
         let found = self.data.iter().find(|(_, peer)| *peer == leader).copied();
         if let Some((connection, _)) = found {
             state.close(connection, Code::Timeout);

@@ -13,10 +13,11 @@ use super::handoff::{self, Handoffs};
 use super::local::{Clock, Signal};
 use super::node::Node;
 use crate::limits;
-use crate::shard::{Action, Event, Part, Request, Shard, ShardStatus};
+use crate::shard::{Action, Event, Notice, Part, Request, Shard, ShardStatus};
 use crate::snapshot::ShardUsage;
 use crate::types::{ConnectionId, Epoch, LogId, NodeId, Time};
 use crate::wire::body::Body;
+use crate::wire::message::Severity;
 use glommio::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -185,6 +186,21 @@ impl Core {
         }
     }
 
+    /// Somebody found no buffer: the logs give back what they only keep.
+    fn relieve(&self) {
+        let bytes = self.pool.borrow_mut().take_shortage();
+        if bytes > 0 {
+            for log in 0..self.logs.len() {
+                self.deliver(log, Event::MemoryShort { bytes });
+            }
+        }
+    }
+
+    /// A connection found no buffer.
+    pub(super) fn memory_is_short(&self) {
+        self.work.notify();
+    }
+
     /// Starts a clean stop of every shard.
     pub(super) fn stop(&self) {
         if !self.stopping.replace(true) {
@@ -208,6 +224,7 @@ impl Core {
     /// Takes in what the disk has done, then carries out all that the shards want.
     fn collect(&self) {
         self.take_completions();
+        self.relieve();
         loop {
             self.memory_may_have_come_back();
             let mut idle = true;
@@ -278,8 +295,7 @@ impl Core {
                 }
             }
             Action::Release(buffer) => self.pool.borrow_mut().release(buffer),
-            Action::Log(notice) if notice.grave => tracing::error!("{}", notice.text),
-            Action::Log(notice) => tracing::info!("{}", notice.text),
+            Action::Log(notice) => say(&notice),
             Action::Stopped => self.shards.borrow_mut()[log].stopped = true,
         }
     }
@@ -439,5 +455,16 @@ impl Core {
             self.note_deadline();
             glommio::yield_if_needed().await;
         }
+    }
+}
+
+/// Writes a line for operators.
+fn say(notice: &Notice) {
+    let Notice { message, log, text } = notice;
+    let id = message.name();
+    match message.severity() {
+        Severity::Info => tracing::info!(id, %log, "{text}"),
+        Severity::Warn => tracing::warn!(id, %log, "{text}"),
+        Severity::Error => tracing::error!(id, %log, "{text}"),
     }
 }

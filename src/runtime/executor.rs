@@ -17,7 +17,7 @@ use super::ring::Ring;
 use super::server;
 use crate::config::{ConfigError, Kind};
 use crate::limits;
-use crate::shard::{FileEntry, FileName, LinkConfig, Shard, ShardConfig, WalConfig};
+use crate::shard::{FileEntry, FileName, LinkConfig, Retention, Shard, ShardConfig, WalConfig};
 use crate::types::LogId;
 use glommio::io::BufferedFile;
 use glommio::net::TcpListener;
@@ -139,6 +139,11 @@ fn shard_config(node: &Node, log: LogId) -> ShardConfig {
         max_block_records: config.log.max_block_records,
         write_depth: config.log.write_depth,
         batch_timeout_us: config.log.batch_timeout_ms * 1000,
+        retention: Retention {
+            trim_bytes: config.log.retention.trim_bytes,
+            refuse_bytes: config.log.retention.refuse_bytes,
+            age_us: config.log.retention.age_s.map(|age_s| age_s * 1_000_000),
+        },
         boot_id: node.boot_id,
         writes_survive: config.log.dsync,
         ..WalConfig::with_defaults(log, config.cluster.members())

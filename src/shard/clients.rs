@@ -39,7 +39,7 @@ struct WaitingAppend {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitingRead {
     pub(super) request: Request,
-    offset: Offset,
+    pub(super) offset: Offset,
     max_bytes: usize,
     level: ReadLevel,
     deadline: Time,
@@ -88,7 +88,11 @@ impl Shard {
             Role::Failed => Some((Code::LogFailed, [0; 2])),
             Role::Follower => Some((Code::NotLeader, [u64::from(self.replica.leader().0), 0])),
             Role::Recovering | Role::Opening => Some((Code::NotReady, [0; 2])),
-            Role::Leader => None,
+            Role::Leader if self.log.is_full() => Some((Code::NoSpace, [0; 2])),
+            Role::Leader => {
+                let refused = self.log.retention_refuses();
+                refused.map(|bytes| (Code::RetentionFull, bytes))
+            }
         }
     }
 
@@ -252,7 +256,7 @@ impl Shard {
     }
 
     /// Serves or refuses the read; false if it has to wait for more records.
-    fn try_read(&mut self, read: WaitingRead, buffers: &mut dyn Buffers) -> bool {
+    pub(super) fn try_read(&mut self, read: WaitingRead, buffers: &mut dyn Buffers) -> bool {
         match self.role() {
             Role::Failed => {
                 self.reply_error(read.request, Code::LogFailed, [0; 2]);

@@ -36,6 +36,8 @@ pub struct ShardStatus {
     pub open_epoch: Option<Epoch>,
     /// First block kept.
     pub log_start: BlockNo,
+    /// Offset of its first record.
+    pub log_start_offset: Offset,
     /// Committed blocks.
     pub high_watermark: BlockNo,
     /// Durable blocks.
@@ -46,6 +48,8 @@ pub struct ShardStatus {
     pub durable_offset: Offset,
     /// Offset behind the last committed record.
     pub committed_offset: Offset,
+    /// Whether its disk has no space for the next segment file.
+    pub is_full: bool,
     /// A follower's log is known to be its leader's below this block.
     pub verified_end: BlockNo,
     /// The link by which this node follows; none where it leads.
@@ -75,6 +79,8 @@ pub struct Counters {
     pub crc_failures: u64,
     /// Blocks cut off by truncation or as a torn tail.
     pub blocks_cut: u64,
+    /// Times that the log was given up and begun anew where its leader's begins.
+    pub resets: u64,
     /// Bytes handed to the disk, padding included.
     pub bytes_written: u64,
 }

@@ -8,7 +8,7 @@
 
 use super::cut::{Cut, CutFlow, Sweep};
 use super::ids::Purpose;
-use super::index::Tail;
+use super::index::{Index, Tail};
 use super::log::Log;
 use super::op::DiskOp;
 use super::open::{OpenBlock, buffer_len};
@@ -23,6 +23,7 @@ use crate::wire::batch::ClientHalf;
 use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::LogStart;
 use crate::wire::segment::SegmentHeader;
+use std::collections::VecDeque;
 
 impl Log {
     /// As leader: takes the batch in the first `len` bytes of `from` into the open block. The
@@ -96,8 +97,11 @@ impl Log {
             return Ok(open);
         }
         assert!(epoch >= self.index.tail.epoch, "epochs never fall in a log");
-        let buffer = buffers.take(buffer_len(&self.config));
-        let buffer = buffer.ok_or(AppendRefusal::Full)?;
+        let len = buffer_len(&self.config);
+        let Some(buffer) = buffers.take(len) else {
+            self.relieve(len);
+            return Err(AppendRefusal::Full);
+        };
         Ok(OpenBlock::new(buffer, epoch, &self.index.tail, now))
     }
 
@@ -113,12 +117,18 @@ impl Log {
         }
     }
 
+    /// Whether the disk has a place for the open block.
+    pub(super) fn may_seal(&self, open: &OpenBlock) -> bool {
+        let padded = open.padded();
+        self.writer.may_write(padded) && self.segments.takes_records(padded)
+    }
+
     /// Seals the open block if the disk has a place for it. Whether none is open now.
     pub(super) fn seal_open(&mut self, buffers: &mut dyn Buffers) -> bool {
         let Some(open) = self.open.take() else {
             return true;
         };
-        if self.writer.may_write(open.padded()) {
+        if self.may_seal(&open) {
             self.seal(open, buffers);
         } else {
             self.open = Some(open);
@@ -188,13 +198,14 @@ impl Log {
             );
             if header.first_in_segment || self.segments.is_empty() {
                 job.take().into_iter().for_each(|job| self.writer.push(job));
-                self.segments.roll(SegmentHeader {
+                let segment = SegmentHeader {
                     log: self.config.log,
                     base_block: header.block,
                     base_offset: header.base_offset,
                     prev_epoch: tail.epoch,
                     prev_crc: tail.crc,
-                });
+                };
+                self.segments.roll(segment, header.last_tick);
             }
             let padded = header.padded_len();
             let (segment, position) = self.segments.place(padded);
@@ -312,6 +323,9 @@ impl Log {
         if self.state == State::Recovering {
             return;
         }
+        if let Some(start) = cut.anew {
+            return self.begin_anew(start);
+        }
         let from = cut.from;
         let held = self.index.tail_before(from);
         let tail = held.or_else(|| cut.before.map(|(header, _)| Tail::behind(&header)));
@@ -331,6 +345,51 @@ impl Log {
         let released = self.recent.cut(from);
         self.outputs
             .extend(released.into_iter().map(Output::Release));
+        self.say_cut(blocks);
+    }
+
+    /// As follower: everything held goes, and the log begins anew, empty, at `start`, which its
+    /// leader's log begins with. The start is saved before the first file goes. `CutDone` follows,
+    /// never if the log is closed.
+    pub fn reset(&mut self, start: LogStart) {
+        if !matches!(self.state, State::Open | State::Stopping) {
+            return;
+        }
+        assert!(self.cut.is_none(), "one cut at a time");
+        assert!(
+            start.block > self.committed,
+            "a log with {} blocks committed does not begin anew at {}",
+            self.committed,
+            start.block
+        );
+        self.discard_open();
+        // What lies behind the new start would contradict it: it goes first.
+        let from = start.block.min(self.index.tail.next);
+        let mut cut = match self.segments.is_empty() {
+            true => Cut::of(from, Vec::new(), Vec::new(), None),
+            false => Cut::new(from),
+        };
+        cut.anew = Some(start);
+        self.cut = Some(Box::new(cut));
+    }
+
+    fn begin_anew(&mut self, start: LogStart) {
+        let blocks = self.index.tail.next.0 - self.index.start.block.0;
+        let files = self.segments.clear();
+        let save = self.saver.last_wanted();
+        let (_, going) = self.trims.get_or_insert_with(|| (save, VecDeque::new()));
+        going.extend(files);
+        self.index = Index::new(start);
+        self.writer.cut(start.block, start.offset);
+        self.committed = start.block;
+        self.loads.begin_anew();
+        let released = self.recent.cut(BlockNo(0));
+        self.outputs
+            .extend(released.into_iter().map(Output::Release));
+        self.outputs.push_back(Output::Durable {
+            end: start.block,
+            offset: start.offset,
+        });
         self.say_cut(blocks);
     }
 
@@ -380,6 +439,11 @@ impl Log {
 
     /// Ends a clean stop once nothing is under way any more.
     pub(super) fn finish_stop(&mut self) {
+        if self.state == State::Stopping && self.is_full() && self.writer.in_flight() == 0 {
+            // What waits for space was promised to nobody; it goes with the stop.
+            self.discard_open();
+            self.writer.drop_waiting();
+        }
         let busy = !self.writer.is_idle() || self.open.is_some() || !self.loads.is_idle();
         if self.state != State::Stopping || busy || self.cut.is_some() || self.trims.is_some() {
             return;

@@ -149,6 +149,14 @@ impl World {
                 return self.pause_link(node, peer, true);
             }
             Fault::PauseLink => {}
+            Fault::FullDisk => {
+                // The disks of a set fill at one pace.
+                let all = self.chaos.rng.flip();
+                for node in (0..self.nodes.len()).filter(|other| all || *other == node) {
+                    self.nodes[node].disk.options_mut().full = true;
+                    self.disk_sound_later(node, 1_500_000);
+                }
+            }
             Fault::SlowDisk => {
                 let options = self.nodes[node].disk.options_mut();
                 options.slow = Chance::percent(30);

@@ -29,6 +29,8 @@ pub struct BatchFacts {
     pub record_count: u32,
     /// Over the client's half of the header and the body.
     pub digest: u64,
+    /// Time of its latest record.
+    pub max_timestamp: u64,
 }
 
 impl BatchFacts {
@@ -113,6 +115,7 @@ pub fn batch_facts(bytes: &[u8]) -> Option<BatchFacts> {
         base_offset: prefix.base_offset.0,
         record_count: prefix.record_count,
         digest: client_digest(bytes),
+        max_timestamp: batch::client_half(bytes).max_timestamp,
     })
 }
 

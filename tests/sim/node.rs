@@ -209,6 +209,7 @@ impl Node {
         config.wal.write_depth = options.write_depth;
         config.wal.batch_timeout_us = options.batch_timeout_us;
         config.wal.boot_id = [self.boot; 16];
+        config.wal.retention = options.retention;
         config
     }
 

@@ -46,6 +46,8 @@ impl World {
             if self.clients[client].rng.below(10) < 7 {
                 let level = self.clients[client].level();
                 self.append(client, level, false);
+            } else if self.clients[client].rng.below(5) == 0 {
+                self.find(client);
             } else {
                 self.read(client);
             }
@@ -148,6 +150,18 @@ impl World {
         self.request(client, request, Waiting::Read { offset, level }, wait_ms);
     }
 
+    /// Searches for a moment of the past, or of the future.
+    fn find(&mut self, client: usize) {
+        let at = &mut self.clients[client];
+        let latest = self.now_us + 300_000;
+        let timestamp = latest.saturating_sub(at.rng.below(4_000_000));
+        let waiting = Waiting::Find {
+            timestamp,
+            committed: 0,
+        };
+        self.request(client, ClientRequest::Find { timestamp }, waiting, 0);
+    }
+
     fn request(&mut self, client: usize, request: ClientRequest, waiting: Waiting, wait_ms: u32) {
         let overdue_us = self.now_us + u64::from(wait_ms) * 1000 + GRACE_US;
         let at = &mut self.clients[client];
@@ -196,6 +210,18 @@ impl World {
             correlation: *correlation,
         };
         let event = match request {
+            ClientRequest::Find { timestamp } => {
+                let key = (to.connection, to.correlation);
+                let ends = self.observe(node)?.committed_offset.0;
+                if let Some((_, Waiting::Find { committed, .. })) = self.open_requests.get_mut(&key)
+                {
+                    *committed = ends;
+                }
+                Event::Find {
+                    request: to,
+                    timestamp: *timestamp,
+                }
+            }
             ClientRequest::Append {
                 batch,
                 level,
@@ -203,6 +229,8 @@ impl World {
             } => {
                 let process = self.nodes[node].process.as_mut().expect("it runs");
                 let Some(buffer) = process.buffers.put(batch) else {
+                    let bytes = batch.len();
+                    self.deliver(node, Event::MemoryShort { bytes })?;
                     return Ok(Some(arrival));
                 };
                 Event::Append {
@@ -244,6 +272,10 @@ impl World {
             Waiting::Append { id, level, flipped } => {
                 self.append_answered(node, id, level, flipped, &body)?;
             }
+            Waiting::Find {
+                timestamp,
+                committed,
+            } => self.found(node, timestamp, committed, &body)?,
             Waiting::Read { offset, level } => {
                 self.read_answered(node, offset, level, &body, payload)?;
             }
@@ -293,6 +325,9 @@ impl World {
                 ensure(code.is_some(), Name::Stuck, || {
                     format!("node {node} answers {id:?} with {error:?}, which is no code")
                 })?;
+                if code == Some(Code::NoSpace) {
+                    self.report.count("append_without_space", 1);
+                }
                 if code.is_some_and(refuses) {
                     self.checker.append_refused(id);
                 }
@@ -313,6 +348,21 @@ impl World {
         Holders {
             leader: facts.is_some(),
             nodes: facts.map_or(0, |facts| self.holders(facts)),
+        }
+    }
+
+    fn found(&mut self, node: usize, timestamp: u64, committed: u64, body: &Body) -> Checked {
+        let start = self.observe(node)?.log_start_offset.0;
+        match body {
+            Body::FindOk(ok) => {
+                self.report.finds += 1;
+                self.checker
+                    .found(timestamp, ok.offset.0, (start, committed))
+            }
+            Body::Error(_) => Ok(()),
+            _ => ensure(false, Name::ReadWrong, || {
+                format!("node {node} answers a search with {body:?}")
+            }),
         }
     }
 
@@ -341,10 +391,17 @@ impl World {
             }
             Body::Error(error) => {
                 let out = error.code == Code::OutOfRange.number();
-                let there = asked < node_committed;
-                ensure(!(out && there), Name::ReadWrong, || {
-                    format!("node {node} says that committed offset {asked} is out of range")
-                })
+                let start = status.log_start_offset.0;
+                let there = asked < node_committed && asked >= start;
+                let named = error.detail == start;
+                ensure(!out || (!there && named), Name::ReadWrong, || {
+                    format!(
+                        "node {node} says that offset {asked} is out of range: {error:?}; it holds \
+                         {start} to {node_committed}"
+                    )
+                })?;
+                self.report.below_start += u64::from(out && asked < start);
+                Ok(())
             }
             _ => ensure(false, Name::ReadWrong, || {
                 format!("node {node} answers a read with {body:?}")
@@ -387,6 +444,7 @@ fn refuses(code: Code) -> bool {
             | Code::TooLarge
             | Code::NotReady
             | Code::Overloaded
+            | Code::NoSpace
     )
 }
 
