@@ -79,6 +79,10 @@ pub struct Fetching {
     pub(super) writing: Option<BlockNo>,
 }
 
+/// In a mesh a leader may have opened epochs that nobody else heard of, and then lost its disk: it
+/// goes on above as many of them as there may be, so that no number is used twice.
+const UNHEARD_EPOCHS: u32 = 1 << 16;
+
 impl Leader {
     /// Begins to open an epoch above `above`.
     pub(super) fn gather(&mut self, now: Time, not_before: Time, above: Epoch) {
@@ -243,7 +247,11 @@ impl Leader {
             .chain([above, state.promise.epoch, view.last_epoch()])
             .max()
             .unwrap_or_default();
-        self.epoch = Epoch(highest.0.checked_add(1).expect("epochs do not run out"));
+        let step = match mesh && !state.is_whole() && !founding {
+            true => UNHEARD_EPOCHS,
+            false => 1,
+        };
+        self.epoch = Epoch(highest.0.checked_add(step).expect("epochs do not run out"));
         self.phase = Phase::Saving { founding };
         let memory = match state.promise.memory {
             ReplicaMemory::Whole => ReplicaMemory::Whole,
