@@ -150,8 +150,12 @@ pub const HEARTBEAT_MS: u64 = 100;
 /// (`rpc_timeout_ms`, S-167).
 pub const RPC_TIMEOUT_MS: u64 = 5_000;
 
-/// Time between two attempts to connect (`retry_backoff_ms`, S-168).
+/// Longest time between two attempts to connect (`retry_backoff_ms`, S-168).
 pub const RETRY_BACKOFF_MS: u64 = 1_000;
+
+/// Time before the first attempt after one that failed; each further one waits twice as long, up to
+/// `retry_backoff_ms`. A process that is started again is back within it.
+pub const FIRST_RETRY_MS: u64 = 50;
 
 /// How long a starting leader waits for all configured followers before a majority is enough.
 pub const GATHER_MS: u64 = 1_000;

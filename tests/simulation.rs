@@ -175,6 +175,12 @@ fn hundred_lost_connections_do_not_leak_credit() {
     runs(scenarios::hundred_resets, "hundred_resets", 3);
 }
 
+/// S-122, D-S7, D-S8
+#[test]
+fn a_thousand_lost_connections_leave_equal_books() {
+    runs(scenarios::thousand_resets, "thousand_resets", 1);
+}
+
 /// S-6, S-10, S-29, S-121, Q-16
 #[test]
 fn a_stopped_follower_costs_its_bound_and_catches_up() {

@@ -119,6 +119,7 @@ impl Leader {
             return Verdict::Ignore;
         }
         link.heard = now;
+        link.data_heard = now;
         link.waiting_since = None;
         fetching.asked = false;
         self.phase = Phase::Fetching(fetching);

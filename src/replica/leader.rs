@@ -7,6 +7,7 @@
 //! take an append, load a block or touch a socket: it says which run of blocks is due. Read
 //! `progress.rs` first.
 
+use super::backoff::Backoff;
 use super::credit;
 use super::opening::Phase;
 use super::output::Output;
@@ -43,6 +44,8 @@ pub struct Leader {
     pub(super) sealed: VecDeque<Sealed>,
     pub(super) sealed_first: BlockNo,
     pub(super) ping_at: Time,
+    /// Attempts to open an epoch that led to none.
+    pub(super) backoff: Backoff,
     /// When everything due was last done.
     pub(super) clock: Time,
 }
@@ -57,6 +60,7 @@ impl Leader {
             sealed: VecDeque::new(),
             sealed_first: BlockNo(0),
             ping_at: Time(0),
+            backoff: Backoff::default(),
             clock: Time(0),
         }
     }
@@ -108,14 +112,14 @@ impl Leader {
     }
 
     pub fn connection_down(&mut self, now: Time, connection: ConnectionId, state: &State) {
-        let retry_at = now.plus_us(state.config.retry_backoff_us);
+        let longest_us = state.config.retry_backoff_us;
         let mut lost = None;
         for link in &mut self.links {
             if link.control == Some(connection) {
                 link.control = None;
             }
             if link.data == Some(connection) {
-                link.down(retry_at, Cause::Lost);
+                link.failed(now, longest_us, Cause::Lost);
                 lost = Some(link.peer);
             }
         }
@@ -125,10 +129,10 @@ impl Leader {
     }
 
     pub fn dial_failed(&mut self, now: Time, peer: NodeId, state: &State) {
-        let retry_at = now.plus_us(state.config.retry_backoff_us);
+        let longest_us = state.config.retry_backoff_us;
         let found = self.links.iter_mut().find(|link| link.peer == peer);
         if let Some(link) = found.filter(|link| link.data.is_none()) {
-            link.down(retry_at, Cause::Lost);
+            link.failed(now, longest_us, Cause::Lost);
         }
     }
 
@@ -145,7 +149,7 @@ impl Leader {
         if let Some(connection) = link.data {
             state.close(connection, code);
         }
-        link.down(now.plus_us(state.config.retry_backoff_us), cause);
+        link.failed(now, state.config.retry_backoff_us, cause);
         let peer = link.peer;
         self.lost_source(now, peer, state);
     }
@@ -163,7 +167,11 @@ impl Leader {
         let Some(index) = self.links.iter().position(of) else {
             return false;
         };
-        self.links[index].heard = now;
+        let link = &mut self.links[index];
+        link.heard = now;
+        if link.data == Some(connection) {
+            link.data_heard = now;
+        }
         match body {
             Body::Position(body) if !is_plausible(body) => {
                 let cause = Cause::Refused(Code::BadFrame);
@@ -348,6 +356,7 @@ impl Leader {
         if self.phase == Phase::Appending && header.epoch == self.epoch {
             self.epoch_block = header.block;
             self.phase = Phase::Open;
+            self.backoff.succeeded();
             let text = format!("{}: leads epoch {}", state.config.log, self.epoch);
             state.notice(Message::EpochOpened, text);
         }
@@ -461,8 +470,12 @@ impl Leader {
             sent_at_us: now.0,
         };
         for link in &self.links {
-            // Without a control connection the data connection must do.
-            if let Some(connection) = link.control.or(link.data) {
+            // Without a control connection the data connection must do; and one that nothing is
+            // awaited on might have died without a word.
+            let data = link
+                .data
+                .filter(|_| link.control.is_none() || link.needs_heartbeats());
+            for connection in [link.control, data].into_iter().flatten() {
                 state.send(connection, ping.clone());
             }
         }
@@ -538,6 +551,10 @@ fn is_plausible(said: &Position) -> bool {
 fn silent_at(link: &Link, state: &State) -> Time {
     // A follower that asked for a pause may take its time with acks; it still answers heartbeats.
     let waiting = link.waiting_since.filter(|_| link.peer_pause.is_none());
-    let since = waiting.map_or(link.heard, |waiting| waiting.min(link.heard));
+    let heard = match link.needs_heartbeats() {
+        true => link.heard.min(link.data_heard),
+        false => link.heard,
+    };
+    let since = waiting.map_or(heard, |waiting| waiting.min(heard));
     since.plus_us(state.config.rpc_timeout_us)
 }

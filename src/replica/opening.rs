@@ -80,6 +80,10 @@ pub struct Fetching {
     pub(super) writing: Option<BlockNo>,
 }
 
+/// In a mesh a leader may have opened epochs that nobody else heard of, and then lost its disk: it
+/// goes on above as many of them as there may be, so that no number is used twice.
+const UNHEARD_EPOCHS: u32 = 1 << 16;
+
 impl Leader {
     /// Begins to open an epoch above `above`.
     pub(super) fn gather(&mut self, now: Time, not_before: Time, above: Epoch) {
@@ -176,7 +180,7 @@ impl Leader {
                 link.waiting_since = None;
             }
         }
-        let not_before = now.plus_us(state.config.retry_backoff_us);
+        let not_before = now.plus_us(self.backoff.failed(state.config.retry_backoff_us));
         self.gather(now, not_before, self.epoch);
     }
 
@@ -244,10 +248,14 @@ impl Leader {
             .chain([above, state.promise.epoch, view.last_epoch()])
             .max()
             .unwrap_or_default();
-        if highest.0 >= EPOCH_MAX {
+        let step = match mesh && !state.is_whole() && !founding {
+            true => UNHEARD_EPOCHS,
+            false => 1,
+        };
+        if highest.0 > EPOCH_MAX - step {
             return self.no_epoch_left(highest, state);
         }
-        self.epoch = Epoch(highest.0 + 1);
+        self.epoch = Epoch(highest.0 + step);
         self.phase = Phase::Saving { founding };
         let memory = match state.promise.memory {
             ReplicaMemory::Whole => ReplicaMemory::Whole,

@@ -23,7 +23,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::time::Duration;
 
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const FIRST_BACKOFF: Duration = Duration::from_millis(limits::FIRST_RETRY_MS);
 /// Redirections from core to core that are followed.
 const REDIRECTIONS: usize = 2;
 

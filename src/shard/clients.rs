@@ -287,7 +287,16 @@ impl Shard {
             ReadLevel::Committed => (self.replica.high_watermark(), self.committed_offset),
             ReadLevel::Local => (self.log.log_end(), end),
         };
-        if read.offset >= bound_offset || !self.may_answer(read.request.connection) {
+        if read.offset >= bound_offset {
+            // What an opening leader holds above its high watermark was acknowledged before it was
+            // restarted, as a rule: to say that there is nothing more would be wrong.
+            if self.role() == Role::Opening && read.offset < end {
+                self.reply_error(read.request, Code::NotReady, [0; 2]);
+                return true;
+            }
+            return false;
+        }
+        if !self.may_answer(read.request.connection) {
             return false;
         }
         let id = self.next_request();

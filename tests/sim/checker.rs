@@ -8,6 +8,7 @@
 use super::facts::{Ack, BatchFacts, BatchId, BlockFacts};
 use super::verdict::{Checked, Name, ensure};
 use millrace::types::{Level, ReadLevel};
+use millrace::wire::body::CreditLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -369,6 +370,18 @@ impl Checker {
         let same = sent.digest == batch.digest && sent.record_count == batch.record_count;
         same.then_some(id)
     }
+}
+
+/// The sender's and the receiver's book of one connection: what was sent and what was granted on
+/// it, once nothing is in flight.
+pub fn books_agree(
+    link: &str,
+    sender: (CreditLimits, CreditLimits),
+    receiver: (CreditLimits, CreditLimits),
+) -> Checked {
+    ensure(sender == receiver, Name::CreditLeak, || {
+        format!("{link}: sent and granted are {sender:?}, the other end says {receiver:?}")
+    })
 }
 
 /// A link's credit at rest, and what it must be.

@@ -5,12 +5,14 @@
 //! ones.
 
 use crate::sim::checker::{
-    Checker, Holders, Marks, ReadAnswer, SentAppend, credit_at_rest, done_in_time, memory_held,
+    Checker, Holders, Marks, ReadAnswer, SentAppend, books_agree, credit_at_rest, done_in_time,
+    memory_held,
 };
 use crate::sim::facts::{Ack, BatchFacts, BatchId, BlockFacts};
 use crate::sim::log_checks::NodeLog;
 use crate::sim::verdict::{Checked, Name};
 use millrace::types::{Level, ReadLevel};
+use millrace::wire::body::CreditLimits;
 use std::rc::Rc;
 
 const ALL: Holders = Holders {
@@ -342,6 +344,21 @@ fn lost_credit_is_found() {
     expect(name, credit_at_rest("link", (9, 10), (4096, 4096)));
     expect(name, credit_at_rest("link", (10, 10), (0, 4096)));
     expect(name, credit_at_rest("link", (11, 10), (4096, 4096)));
+}
+
+///
+#[test]
+fn books_that_differ_are_found() {
+    let book = |records, bytes| CreditLimits { records, bytes };
+    let sound = (book(5, 4096), book(15, 8192));
+    books_agree("link", sound, sound).expect("sound");
+    for other in [
+        (book(6, 4096), sound.1),
+        (book(5, 0), sound.1),
+        (sound.0, book(14, 8192)),
+    ] {
+        expect(Name::CreditLeak, books_agree("link", sound, other));
+    }
 }
 
 ///

@@ -5,8 +5,9 @@
 //! and a clean stop must give every buffer back. Read `log_checks.rs` for what is checked of the
 //! logs.
 
-use super::checker::{credit_at_rest, done_in_time, memory_held};
+use super::checker::{books_agree, credit_at_rest, done_in_time, memory_held};
 use super::log_checks::NodeLog;
+use super::node::node_index;
 use super::rng::Chance;
 use super::verdict::{Checked, Verdict};
 use super::world::World;
@@ -33,6 +34,7 @@ impl World {
         self.wait_for("all lags to reach 0 again", World::at_rest)?;
         self.check_logs()?;
         self.check_credit()?;
+        self.check_books()?;
         self.stop_all()
     }
 
@@ -178,6 +180,17 @@ impl World {
                 (link.credit_records, granted.0),
                 (link.credit_bytes, granted.1),
             )?;
+        }
+        Ok(())
+    }
+
+    /// What the leader says it sent and was granted on each link is what the follower says it got
+    /// and granted, once nothing is in flight.
+    pub fn check_books(&mut self) -> Checked {
+        for link in self.observe(self.options.leader)?.links {
+            let name = format!("link to {}", link.peer);
+            let (here, there) = (link.account, self.observe(node_index(link.peer))?.granted);
+            books_agree(&name, (here.used, here.limit), (there.used, there.limit))?;
         }
         Ok(())
     }

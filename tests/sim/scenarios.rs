@@ -234,6 +234,34 @@ pub fn hundred_resets(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     Ok(world.finish())
 }
 
+/// A thousand data connections are lost under load: after each, once nothing is in flight, the
+/// books of both ends say the same, and the whole window is there.
+pub fn thousand_resets(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut options = small_blocks();
+    options.link.retry_backoff_us = 2_000;
+    options.client_every_us = 1_000;
+    let mut world = world(seed, options, trace)?;
+    world.wait_for_leader()?;
+    for round in 0..1000 {
+        let follower = if round % 2 == 0 { FIRST } else { SECOND };
+        world.clients_active = true;
+        let under_load = world.rng.between(500, 8_000);
+        world.run_for(under_load)?;
+        let data = world.net.dialed_id(LEADER, follower, Channel::Data);
+        ensure(data.is_some(), Name::Stuck, || {
+            format!("round {round}: no data connection to node {follower}")
+        })?;
+        world.net.reset(world.now_us, data.expect("just ensured"));
+        world.report.count("reset", 1);
+        world.clients_active = false;
+        world.wait_for("all lags to reach 0", World::at_rest)?;
+        world.check_credit()?;
+        world.check_books()?;
+    }
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
+
 /// A follower stands still under load for a long time; the others go on, the leader holds no more
 /// than its bound for that link, far less than it took in, and the follower catches up.
 pub fn stopped_follower(seed: u64, trace: Traced) -> Result<Report, Verdict> {
