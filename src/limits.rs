@@ -88,6 +88,10 @@ pub const CLIENT_IN_FLIGHT: usize = 64;
 /// at most so many batches of one log unanswered.
 pub const PRODUCER_BATCHES: usize = 5;
 
+/// Producers that a log remembers: 1,024 x 184 bytes fit into a block. The one with the oldest tick
+/// leaves; in a log of smaller blocks there are as many as a block holds.
+pub const PRODUCERS: usize = 1024;
+
 /// Bytes of appends that one connection may have unanswered; the node reads no further before.
 pub const CONNECTION_APPEND_BYTES: usize = 16 << 20;
 

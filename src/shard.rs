@@ -6,12 +6,14 @@
 //! no I/O: time is a parameter, payload bytes stay in the shell's buffers (see `buffers.rs`). Every
 //! decision belongs to a leaf: how bytes become durable to `wal`, who may lead and what may be
 //! admitted to `replica`. Here their outputs are carried to one another: read `Shard::pump`
-//! first, then `shard/clients.rs` for appends and reads and `shard/links.rs` for runs of blocks.
+//! first, then `shard/appends.rs`, `shard/reads.rs`, and `shard/links.rs` for runs of blocks.
 
+mod appends;
 mod clients;
 pub mod config;
 pub mod event;
 mod links;
+mod reads;
 pub mod status;
 mod view;
 
@@ -25,9 +27,11 @@ use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, CreditLimits, FindOk, ReplicaMemory};
 use crate::wire::checkpoint::Memory;
 use crate::wire::code::Code;
-use clients::{Clients, PendingAppend, WaitingRead};
+use appends::PendingAppend;
+use clients::Clients;
 pub use config::{LinkConfig, ShardConfig};
 pub use event::{Action, Event, Notice, Part, Request};
+use reads::{Read, WaitingRead};
 pub use status::{Counters, LinkStatus, LinkView, Role, ShardStatus};
 use std::collections::{BTreeMap, VecDeque};
 use view::View;
@@ -57,8 +61,8 @@ pub struct Shard {
     /// An epoch whose first block the log could not take yet.
     opening: Option<Epoch>,
     committed_offset: Offset,
-    /// Log end and high watermark that waiting reads were last held against.
-    seen_ends: (BlockNo, BlockNo),
+    /// Log end, high watermark and end of the open block that waiting reads were last held against.
+    seen_ends: (BlockNo, BlockNo, Offset),
     stopping: bool,
     /// Why the log is closed, with the mend; empty if it is not.
     failed: String,
@@ -93,7 +97,7 @@ impl Shard {
             delayed: VecDeque::new(),
             opening: None,
             committed_offset: Offset(0),
-            seen_ends: (BlockNo(0), BlockNo(0)),
+            seen_ends: (BlockNo(0), BlockNo(0), Offset(0)),
             stopping: false,
             failed: String::new(),
             counters: Counters::default(),
@@ -118,8 +122,15 @@ impl Shard {
                 max_bytes,
                 wait_ms,
                 level,
+                last_epoch,
             } => {
-                self.on_read(now, request, (offset, max_bytes, wait_ms, level), buffers);
+                let read = Read {
+                    offset,
+                    last_epoch,
+                    max_bytes,
+                    level,
+                };
+                self.on_read(now, request, wait_ms, read, buffers);
             }
             Event::Find { request, timestamp } => self.on_find(request, timestamp),
             Event::ClientGone { connection } => {
@@ -240,9 +251,12 @@ impl Shard {
                 break;
             }
         }
-        let ends = (self.log.log_end(), self.replica.high_watermark());
-        if std::mem::replace(&mut self.seen_ends, ends) != ends {
-            self.retry_reads(buffers);
+        let open_end = self.log.open_end_offset();
+        let ends = (self.log.log_end(), self.replica.high_watermark(), open_end);
+        let seen = std::mem::replace(&mut self.seen_ends, ends);
+        if seen != ends {
+            let only_local = (seen.0, seen.1) == (ends.0, ends.1);
+            self.retry_reads(only_local, buffers);
         }
     }
 
@@ -266,6 +280,8 @@ impl Shard {
                 self.replica
                     .started(now, promise, recovered.high_watermark, &view);
                 self.note_committed(self.replica.high_watermark());
+                self.pending.durable(self.log.durable_end());
+                self.pending.committed(self.replica.high_watermark());
                 if let Some(torn) = recovered.torn {
                     self.counters.blocks_cut += torn.blocks;
                     let text = format!("cut a torn tail: {} from block {}", torn.blocks, torn.from);
@@ -288,7 +304,11 @@ impl Shard {
                     self.replica.saved(now, token, &view);
                 }
             }
-            LogOutput::CutDone(_) => self.after_cut(now, buffers),
+            LogOutput::CutDone(_) => {
+                // The durable end fell: what comes in its place is not durable yet.
+                self.pending.durable(self.log.durable_end());
+                self.after_cut(now, buffers);
+            }
             LogOutput::Loaded { request, result } => self.on_loaded(now, request, result, buffers),
             LogOutput::Found { request, result } => {
                 if let Some(Purpose::Find(client)) = self.loads.remove(&request) {

@@ -23,7 +23,9 @@ mod ids;
 mod index;
 mod loads;
 mod open;
+mod producers;
 mod reader;
+mod rebuild;
 mod recent;
 mod recovery;
 mod saver;
@@ -40,6 +42,8 @@ mod cut_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]
+mod producers_tests;
+#[cfg(test)]
 mod recovery_tests;
 #[cfg(test)]
 mod rig;
@@ -50,3 +54,4 @@ pub use output::{
     AppendRefusal, Appended, CutDone, From, Held, Load, Loaded, Output, ReadError, Recovered,
     RecoveredMemory, Refusal, SaveId, State, Torn,
 };
+pub use producers::Sequence;

@@ -258,6 +258,7 @@ fn read(core: &Core, connection: &Connection, body: &Read, correlation: u64, log
             max_bytes: body.max_bytes.min(limits::MAX_BUFFER_BYTES as u32),
             wait_ms: body.wait_ms,
             level,
+            last_epoch: body.last_epoch,
         };
         core.deliver(local, event);
     }

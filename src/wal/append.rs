@@ -11,17 +11,20 @@ use super::ids::Purpose;
 use super::index::Tail;
 use super::log::Log;
 use super::op::DiskOp;
-use super::open::{OpenBlock, buffer_len};
+use super::open::{OpenBlock, Roll, buffer_len};
 use super::output::{AppendRefusal, Appended, CutDone, Output, State};
+use super::producers::{Producers, Sequence};
+use super::rebuild::Rebuild;
 use super::search::{Place, Search};
 use super::writer::Job;
 use crate::buffers::Buffers;
 use crate::faults::{self, Fault};
 use crate::limits::SEGMENT_HEADER;
 use crate::types::{BlockNo, BufferId, Epoch, FileId, Time};
-use crate::wire::batch::ClientHalf;
+use crate::wire::batch::{self, ClientHalf};
 use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::LogStart;
+use crate::wire::producers::KnownBatch;
 use crate::wire::segment::SegmentHeader;
 
 impl Log {
@@ -47,7 +50,24 @@ impl Log {
             return Err(AppendRefusal::Full);
         }
         let mut open = self.take_open(now, epoch, buffers)?;
+        if !open.takes(len, half.record_count, &self.config) {
+            // A new one, and the snapshot in it leaves no room: it goes alone.
+            self.open = Some(open);
+            if !self.seal_open(buffers) {
+                return Err(AppendRefusal::Full);
+            }
+            open = self.take_open(now, epoch, buffers)?;
+        }
         let (base_offset, tick) = open.add(now, (from, len), half, &self.config, buffers);
+        let batch = KnownBatch {
+            base_sequence: half.base_sequence,
+            record_count: half.record_count,
+            client_crc: batch::client_crc(buffers.bytes(from)),
+            epoch,
+            base_offset,
+            block: self.index.tail.next,
+        };
+        self.producers.accept(half, batch, tick);
         self.open = Some(open);
         Ok(Appended {
             block: self.index.tail.next,
@@ -70,7 +90,7 @@ impl Log {
             return Err(AppendRefusal::Full);
         }
         let mut open = self.take_open(now, epoch, buffers)?;
-        open.add_local(now, &self.config, buffers);
+        open.add_local(now, &[], &self.config, buffers);
         let block = self.index.tail.next;
         self.seal(open, buffers);
         Ok(block)
@@ -98,7 +118,34 @@ impl Log {
         assert!(epoch >= self.index.tail.epoch, "epochs never fall in a log");
         let buffer = buffers.take(buffer_len(&self.config));
         let buffer = buffer.ok_or(AppendRefusal::Full)?;
-        Ok(OpenBlock::new(buffer, epoch, &self.index.tail, now))
+        let roll = self.roll_ahead();
+        let mut open = OpenBlock::new(buffer, epoch, &self.index.tail, now, roll);
+        if roll == Roll::Ahead {
+            let snapshot = self.producers.snapshot();
+            open.add_local(now, &snapshot, &self.config, buffers);
+        }
+        Ok(open)
+    }
+
+    /// Whether the block that opens now begins a new segment. A segment begins with a snapshot of
+    /// the producers, if there are any, and that comes before the block's batches: so the block
+    /// rolls if it may come not to fit. Each segment holds two blocks at least, one of which may be
+    /// a snapshot alone.
+    fn roll_ahead(&self) -> Roll {
+        if self.producers.is_empty() || self.segments.fits(buffer_len(&self.config)) {
+            return Roll::AtNeed;
+        }
+        let begun = self.segments.iter().last().map(|last| last.base().next());
+        if begun == Some(self.index.tail.next) {
+            Roll::Never
+        } else {
+            Roll::Ahead
+        }
+    }
+
+    /// What is known of a batch by its producer and sequence, the open block's included.
+    pub fn sequence_of(&self, half: &ClientHalf, client_crc: u32) -> Sequence {
+        self.producers.judge(half, client_crc)
     }
 
     /// As leader: seals the open block if a rule of the write path says so. To be called after
@@ -127,7 +174,11 @@ impl Log {
     }
 
     fn seal(&mut self, open: OpenBlock, buffers: &mut dyn Buffers) {
-        let rolls = !self.segments.fits(open.padded());
+        let rolls = match open.roll {
+            Roll::Ahead => true,
+            Roll::Never => false,
+            Roll::AtNeed => !self.segments.fits(open.padded()),
+        };
         let committed = self.committed.min(self.writer.durable_end);
         let tail = &self.index.tail;
         let (header, buffer) = open.seal(tail, rolls, committed, &self.config, buffers);
@@ -137,6 +188,7 @@ impl Log {
 
     /// Drops the open block: its batches are nowhere. For a leader that is fenced.
     pub fn discard_open(&mut self) {
+        self.producers.drop_open();
         if let Some(open) = self.open.take() {
             self.outputs.push_back(Output::Release(open.buffer));
         }
@@ -199,6 +251,8 @@ impl Log {
             let padded = header.padded_len();
             let (segment, position) = self.segments.place(padded);
             self.index.push(header, segment, position);
+            self.producers
+                .take_in(&buffers.bytes(buffer)[*start..], header);
             let job = job.get_or_insert(Job {
                 buffer,
                 start: *start,
@@ -270,6 +324,11 @@ impl Log {
                 CutFlow::Op(op, purpose) => return Some((op, purpose)),
                 CutFlow::Wait => return self.save_op(buffers),
                 CutFlow::Found(search) => self.found_cut(&search),
+                CutFlow::Damaged(block) => {
+                    let text = format!("block {block} before the cut is damaged");
+                    self.fail(Purpose::Cut, &text);
+                    return None;
+                }
                 CutFlow::Done => {
                     self.finish_cut();
                     return None;
@@ -300,7 +359,16 @@ impl Log {
         let files: Vec<FileId> = gone.filter_map(|one| one.file).collect();
         let end = search.before.map(|(_, end)| end);
         let sweep = end.and_then(|end| Sweep::behind(end, search, &files));
-        cut.found(marks.collect(), files, sweep);
+        let rebuild = (!self.producers.is_empty()).then(|| {
+            let segment = self.segments.of(cut.from).expect("the log holds it");
+            let place = Place {
+                file: segment.file.expect("no roll is under way"),
+                len: segment.end,
+            };
+            let none = Producers::new(buffer_len(&self.config));
+            Rebuild::new(self.config.log, place, segment.base(), cut.from, none)
+        });
+        cut.found(marks.collect(), files, sweep, rebuild);
         cut.before = search.before;
     }
 
@@ -323,6 +391,11 @@ impl Log {
             return self.fail(Purpose::Cut, &text);
         };
         let blocks = self.index.tail.next.0 - from.0;
+        if let Some(producers) = cut.producers.take()
+            && !faults::active(Fault::KeepCutProducers)
+        {
+            self.producers = producers;
+        }
         self.index.cut(tail);
         self.segments.cut(from, end);
         self.writer.cut(from, tail.end_offset);
@@ -336,9 +409,14 @@ impl Log {
 
     /// Takes away whole segments below `to`, as far as they are durable and committed. The log
     /// start is saved before the first file goes. While files of an earlier trim still go it does
-    /// nothing.
+    /// nothing. A log that knows producers keeps its last committed block, so that no cut takes its
+    /// last segment, and with it what was known.
     pub fn trim(&mut self, to: BlockNo) {
-        let to = to.min(self.committed).min(self.writer.durable_end);
+        let most = match self.committed.previous() {
+            Some(last) if !self.producers.is_empty() => last,
+            _ => self.committed,
+        };
+        let to = to.min(most).min(self.writer.durable_end);
         if self.state != State::Open || self.trims.is_some() || self.cut.is_some() {
             return;
         }

@@ -1,7 +1,7 @@
 //! The one routine that takes a suffix of the log away, be it a torn tail or a truncation.
 //!
 //! In this order: writes, rolls and reads in flight end; the blocks to go are found on the disk;
-//! the checkpoint's `scan_from` (and its hint of the high watermark) is lowered and saved; the
+//! the table of producers is rebuilt as it stood before them; the checkpoint's `scan_from` (and its hint of the high watermark) is lowered and saved; the
 //! first 4096 bytes of every block to go are zeroed, the last one first; what is left of them in
 //! the file that stays is zeroed; files that hold nothing else are freed, the last one first. So a
 //! crash at any moment leaves a shorter suffix of the same blocks and never a hole before a block
@@ -12,7 +12,9 @@
 use super::ids::{Ids, Purpose};
 use super::op::DiskOp;
 use super::output::SaveId;
+use super::producers::Producers;
 use super::reader::Reader;
+use super::rebuild::{Rebuild, Rebuilt};
 use super::saver::Saver;
 use super::search::Search;
 use crate::buffers::Buffers;
@@ -26,6 +28,7 @@ use std::collections::VecDeque;
 enum Stage {
     Drain,
     Search(Box<Search>),
+    Rebuild(Box<Rebuild>),
     Lower(Option<SaveId>),
     Erase,
     Sweep,
@@ -65,6 +68,8 @@ pub(super) enum CutFlow {
     /// The search found what is to go: tell the files to free with [`Cut::found`].
     Found(Box<Search>),
     Done,
+    /// A block before the cut is not sound.
+    Damaged(BlockNo),
 }
 
 /// A cut under way.
@@ -73,6 +78,8 @@ pub(super) struct Cut {
     pub(super) from: BlockNo,
     /// The last block that stays and the position behind it, if the search came by it.
     pub(super) before: Option<(BlockHeader, u64)>,
+    /// The table of producers as it will be.
+    pub(super) producers: Option<Producers>,
     stage: Stage,
     reader: Reader,
     marks: VecDeque<(FileId, u64)>,
@@ -88,6 +95,7 @@ impl Cut {
         Cut {
             from,
             before: None,
+            producers: None,
             stage: Stage::Drain,
             reader: Reader::default(),
             marks: VecDeque::new(),
@@ -106,7 +114,7 @@ impl Cut {
         sweep: Option<Sweep>,
     ) -> Cut {
         let mut cut = Cut::new(from);
-        cut.found(marks, frees, sweep);
+        cut.found(marks, frees, sweep, None);
         cut
     }
 
@@ -124,11 +132,15 @@ impl Cut {
         marks: Vec<(FileId, u64)>,
         frees: Vec<FileId>,
         sweep: Option<Sweep>,
+        rebuild: Option<Rebuild>,
     ) {
         self.marks = marks.into();
         self.frees = frees;
         self.sweep = sweep;
-        self.stage = Stage::Lower(None);
+        self.stage = match rebuild {
+            Some(rebuild) => Stage::Rebuild(Box::new(rebuild)),
+            None => Stage::Lower(None),
+        };
     }
 
     pub(super) fn poll(
@@ -149,6 +161,21 @@ impl Cut {
                         unreachable!("just matched");
                     };
                     return CutFlow::Found(search);
+                }
+                match self.reader.poll(ids, buffers) {
+                    Some(op) => self.issue(op),
+                    None => CutFlow::Wait,
+                }
+            }
+            Stage::Rebuild(rebuild) => {
+                match rebuild.run(&mut self.reader, buffers) {
+                    Rebuilt::Wait => {}
+                    Rebuilt::Damaged(block) => return CutFlow::Damaged(block),
+                    Rebuilt::Done(producers) => {
+                        self.producers = Some(producers);
+                        self.stage = Stage::Lower(None);
+                        return self.poll(ids, saver, buffers);
+                    }
                 }
                 match self.reader.poll(ids, buffers) {
                     Some(op) => self.issue(op),
@@ -243,7 +270,7 @@ impl Cut {
     /// An operation ended.
     pub(super) fn on_disk(&mut self, count: usize, buffers: &mut dyn Buffers) {
         self.in_flight = false;
-        if let Stage::Search(_) = self.stage {
+        if let Stage::Search(_) | Stage::Rebuild(_) = self.stage {
             self.reader.on_read(count, buffers);
         }
     }

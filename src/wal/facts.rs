@@ -6,7 +6,8 @@
 use super::config::Config;
 use super::log::Log;
 use super::output::{Held, State};
-use crate::types::{BlockNo, Epoch, Offset, Tick};
+use crate::types::{BlockNo, BufferId, Epoch, Offset, Tick};
+use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::{Checkpoint, LogStart};
 
 impl Log {
@@ -54,6 +55,26 @@ impl Log {
     pub fn open_end_offset(&self) -> Offset {
         let open = self.open.as_ref().map(|open| open.end_offset);
         open.unwrap_or(self.index.tail.end_offset)
+    }
+
+    /// The open block's buffer, and a header by which its batches are walked; it has no CRC yet.
+    pub fn open_block(&self) -> Option<(BufferId, BlockHeader)> {
+        let open = self.open.as_ref()?;
+        let header = BlockHeader {
+            used_len: open.used as u32,
+            batch_count: open.batches,
+            ..BlockHeader::default()
+        };
+        Some((open.buffer, header))
+    }
+
+    /// Where a reader's copy of the log and this log part, for a reader whose last batch is of
+    /// `epoch` and ends at `offset`; none if that batch is in the log, as far as is known. The
+    /// offset lies below the reader's; with it comes the epoch of the record before it, 0 if there
+    /// is none. What the reader holds from there on is not in this log.
+    pub fn last_common(&self, epoch: Epoch, offset: Offset) -> Option<(Offset, Epoch)> {
+        self.index
+            .last_common(epoch, offset, self.open_end_offset())
     }
 
     /// Blocks durable.

@@ -70,7 +70,8 @@ pub(super) struct Index {
     pub(super) start: LogStart,
     pub(super) tail: Tail,
     held: VecDeque<Held>,
-    epochs: VecDeque<(Epoch, BlockNo)>,
+    /// Where each epoch begins: its first block that is kept, and the offset there.
+    epochs: VecDeque<(Epoch, BlockNo, Offset)>,
     spots: BTreeMap<BlockNo, Spot>,
 }
 
@@ -87,7 +88,7 @@ impl Index {
     /// `segment`.
     pub(super) fn push(&mut self, header: &BlockHeader, segment: BlockNo, position: u64) {
         assert_eq!(header.block, self.tail.next, "blocks come in order");
-        self.note_epoch(header.epoch, header.block);
+        self.note_epoch(header);
         self.note_spot(Spot {
             block: header.block,
             segment,
@@ -115,15 +116,20 @@ impl Index {
         self.tail = tail;
     }
 
-    /// The block is of this epoch; called in the order of blocks.
-    pub(super) fn note_epoch(&mut self, epoch: Epoch, block: BlockNo) {
-        if self.epochs.back().is_some_and(|last| last.0 == epoch) {
+    /// A block of the log, in the order of blocks: it may begin an epoch.
+    pub(super) fn note_epoch(&mut self, header: &BlockHeader) {
+        if self
+            .epochs
+            .back()
+            .is_some_and(|last| last.0 == header.epoch)
+        {
             return;
         }
         if self.epochs.len() == EPOCHS_HELD {
             self.epochs.pop_front();
         }
-        self.epochs.push_back((epoch, block));
+        let begin = (header.epoch, header.block, header.base_offset);
+        self.epochs.push_back(begin);
     }
 
     pub(super) fn note_spot(&mut self, spot: Spot) {
@@ -189,15 +195,48 @@ impl Index {
             let before = block.next() == self.start.block;
             return before.then_some(self.start.prev_epoch);
         }
-        let at = self.epochs.partition_point(|(_, first)| *first <= block);
+        let at = self.epochs.partition_point(|(_, first, _)| *first <= block);
         at.checked_sub(1).map(|at| self.epochs[at].0)
     }
 
     pub(super) fn first_of_epoch(&self, epoch: Epoch) -> Option<BlockNo> {
         let at = self
             .epochs
-            .binary_search_by_key(&epoch, |(known, _)| *known);
+            .binary_search_by_key(&epoch, |(known, ..)| *known);
         at.ok().map(|at| self.epochs[at].1)
+    }
+
+    /// Epoch of the record at an offset below the log end; none if it is older than the epochs
+    /// remembered.
+    fn epoch_at(&self, offset: Offset) -> Option<Epoch> {
+        let at = self.epochs.partition_point(|(.., base)| *base <= offset);
+        at.checked_sub(1).map(|at| self.epochs[at].0)
+    }
+
+    /// See `Log::last_common`; `end` is the offset behind the open block.
+    pub(super) fn last_common(
+        &self,
+        epoch: Epoch,
+        offset: Offset,
+        end: Offset,
+    ) -> Option<(Offset, Epoch)> {
+        let start = self.start.offset;
+        // Nothing is kept below the start: there is nothing to compare.
+        let last = offset.0.checked_sub(1).map(Offset)?;
+        if epoch == Epoch(0) || offset <= start {
+            return None;
+        }
+        if last < end && self.epoch_at(last) == Some(epoch) {
+            return None;
+        }
+        // Up to the end of the newest epoch that both can have written.
+        let both = self.epochs.partition_point(|(known, ..)| *known <= epoch);
+        let behind = self.epochs.get(both).map_or(end, |(.., base)| *base);
+        let known = if both == 0 { start } else { behind };
+        let common = known.min(last).max(start);
+        let before = common.0.checked_sub(1).filter(|_| common > start);
+        let epoch = before.and_then(|last| self.epoch_at(Offset(last)));
+        Some((common, epoch.unwrap_or_default()))
     }
 
     pub(super) fn end_offset_of(&self, block_end: BlockNo) -> Option<Offset> {
@@ -252,6 +291,7 @@ impl Index {
         }
         if let Some(first) = self.epochs.front_mut() {
             first.1 = first.1.max(start.block);
+            first.2 = first.2.max(start.offset);
         }
         self.start = start;
     }

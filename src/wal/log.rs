@@ -14,6 +14,7 @@ use super::loads::{Context, Goal, Loads};
 use super::op::{DiskError, DiskOp, DiskResult, FileEntry};
 use super::open::{OpenBlock, buffer_len};
 use super::output::{From, Load, Output, SaveId, State};
+use super::producers::Producers;
 use super::recent::Recent;
 use super::recovery::Recovery;
 use super::saver::Saver;
@@ -46,6 +47,7 @@ pub struct Log {
     pub(super) created: Option<SaveId>,
     pub(super) segments: Segments,
     pub(super) index: Index,
+    pub(super) producers: Producers,
     pub(super) writer: Writer,
     pub(super) recent: Recent,
     pub(super) open: Option<OpenBlock>,
@@ -94,6 +96,7 @@ impl Log {
             created: None,
             segments: Segments::new(VecDeque::new(), config.segment_bytes),
             index: Index::default(),
+            producers: Producers::new(block),
             writer: Writer::new(config.write_depth, BlockNo(0), Offset(0)),
             recent: Recent::default(),
             open: None,

@@ -16,6 +16,7 @@ use super::saver::Saver;
 use super::segments::Segments;
 use super::writer::Writer;
 use crate::buffers::Buffers;
+use crate::faults::{self, Fault};
 use crate::types::{BlockNo, FileId};
 use std::collections::VecDeque;
 
@@ -163,5 +164,8 @@ impl Log {
         self.segments = Segments::new(ready.segments, self.config.segment_bytes);
         self.writer = Writer::new(self.config.write_depth, from, tail.end_offset);
         self.index = ready.index;
+        if !faults::active(Fault::ForgetProducersOnRestart) {
+            self.producers = ready.producers;
+        }
     }
 }

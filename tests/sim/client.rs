@@ -39,6 +39,8 @@ pub enum ClientRequest {
         wait_ms: u32,
         /// How far.
         level: ReadLevel,
+        /// Epoch of the batch before it, as the client knows it; 0 if it does not.
+        last_epoch: u32,
     },
 }
 

@@ -1,0 +1,212 @@
+//! Reads: from the event to the answer.
+//!
+//! A read is served from one block: whole batches from the one that holds the offset on. A
+//! `committed` read ends at the high watermark, a `local` one sees all that this node holds, the
+//! open block included, so on one node whoever has an answer to an append reads it. At its bound a
+//! read waits; out of range is only what lies below the log start or past the log end. A reader
+//! that names the epoch of its last batch is never given records that do not follow it: if that
+//! batch is no longer in the log the answer is `Truncated`. Read `wal/loads.rs` for the disk.
+
+use super::{Part, Purpose, Request, Role, Shard};
+use crate::buffers::Buffers;
+use crate::limits::{BATCH_HEADER, WAITING_READS};
+use crate::types::{BufferId, Epoch, Offset, ReadLevel, Time};
+use crate::wal::{From, Load, Loaded};
+use crate::wire::batch::BatchPrefix;
+use crate::wire::block;
+use crate::wire::body::ReadOk;
+use crate::wire::code::Code;
+
+/// A read with nothing to return yet, or whose blocks are being read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WaitingRead {
+    pub(super) request: Request,
+    pub(super) deadline: Time,
+    read: Read,
+}
+
+/// What a client asks to read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Read {
+    pub(super) offset: Offset,
+    pub(super) last_epoch: Epoch,
+    pub(super) max_bytes: u32,
+    pub(super) level: ReadLevel,
+}
+
+/// Consecutive batches from the one that holds an offset on.
+#[derive(Clone, Copy, Debug)]
+struct Picked {
+    start: usize,
+    len: usize,
+    next: Offset,
+    last_epoch: Epoch,
+}
+
+impl Shard {
+    pub(super) fn on_read(
+        &mut self,
+        now: Time,
+        request: Request,
+        wait_ms: u32,
+        read: Read,
+        buffers: &mut dyn Buffers,
+    ) {
+        let deadline = now.plus_us(u64::from(wait_ms) * 1000);
+        let waiting = WaitingRead {
+            request,
+            deadline,
+            read,
+        };
+        if self.clients.reads.len() + self.loads.len() >= WAITING_READS {
+            self.reply_error(request, Code::Overloaded, [WAITING_READS as u64, 0]);
+        } else if !self.try_read(waiting, buffers) {
+            self.clients.reads.push(waiting);
+        }
+    }
+
+    /// Why the read cannot be served, whatever it waits for.
+    fn read_refusal(&self, read: &Read) -> Option<(Code, [u64; 2])> {
+        match self.role() {
+            Role::Failed => return Some((Code::LogFailed, [0; 2])),
+            Role::Recovering => return Some((Code::NotReady, [0; 2])),
+            Role::Opening | Role::Leader | Role::Follower => {}
+        }
+        let (start, end) = (self.log.log_start().offset, self.log.open_end_offset());
+        if read.offset < start {
+            return Some((Code::OutOfRange, [start.0, end.0]));
+        }
+        if let Some((offset, epoch)) = self.log.last_common(read.last_epoch, read.offset) {
+            return Some((Code::Truncated, [offset.0, u64::from(epoch.0)]));
+        }
+        (read.offset > end).then_some((Code::OutOfRange, [start.0, end.0]))
+    }
+
+    /// Serves or refuses the read; false if it has to wait for more records, or for a buffer.
+    fn try_read(&mut self, waiting: WaitingRead, buffers: &mut dyn Buffers) -> bool {
+        let WaitingRead { request, read, .. } = waiting;
+        if let Some((code, detail)) = self.read_refusal(&read) {
+            self.reply_error(request, code, detail);
+            return true;
+        }
+        let sealed = self.log.end_offset();
+        let (bound, bound_offset) = match read.level {
+            ReadLevel::Committed => (self.replica.high_watermark(), self.committed_offset),
+            ReadLevel::Local => (self.log.log_end(), self.log.open_end_offset()),
+        };
+        if read.offset >= bound_offset {
+            return false;
+        }
+        if read.offset >= sealed {
+            return self.read_open(request, &read, buffers);
+        }
+        let id = self.next_request();
+        match self.log.load(id, From::Offset(read.offset), bound, 1) {
+            Load::Now(loaded) => self.answer_read(waiting, &loaded, buffers),
+            Load::Later => {
+                self.loads.insert(id, Purpose::Read(waiting));
+            }
+            Load::NotHeld => self.reply_error(request, Code::NotReady, [0; 2]),
+        }
+        true
+    }
+
+    /// Answers from the open block, with a copy: its buffer is still written to. False while there
+    /// is no buffer for it.
+    fn read_open(&mut self, request: Request, read: &Read, buffers: &mut dyn Buffers) -> bool {
+        let Some((open, header)) = self.log.open_block() else {
+            return false;
+        };
+        let batches = block::batches(buffers.bytes(open), &header);
+        let picked = pick(batches.into_iter(), read);
+        let Some(copy) = buffers.take(picked.len) else {
+            return false;
+        };
+        buffers.copy(open, picked.start..picked.start + picked.len, copy, 0);
+        self.reply_batches(request, copy, Picked { start: 0, ..picked });
+        self.release(copy);
+        true
+    }
+
+    /// Answers with whole batches of the first block that was loaded.
+    pub(super) fn answer_read(
+        &mut self,
+        waiting: WaitingRead,
+        loaded: &Loaded,
+        buffers: &dyn Buffers,
+    ) {
+        let WaitingRead { request, read, .. } = waiting;
+        let Some((header, start)) = loaded.blocks.first() else {
+            return self.reply_error(request, Code::NotReady, [0; 2]);
+        };
+        let bytes = &buffers.bytes(loaded.buffer)[*start..];
+        let mut picked = pick(block::batches(bytes, header).into_iter(), &read);
+        picked.start += start;
+        self.reply_batches(request, loaded.buffer, picked);
+    }
+
+    fn reply_batches(&mut self, request: Request, buffer: BufferId, picked: Picked) {
+        let body = ReadOk {
+            next: picked.next,
+            high_watermark: self.committed_offset,
+            log_start: self.log.log_start().offset,
+            last_epoch: picked.last_epoch,
+        };
+        let part = Part {
+            buffer,
+            start: picked.start,
+            len: picked.len,
+        };
+        self.reply(request, body.into(), Some(part));
+    }
+
+    /// Serves the reads that wait for records which may be there now; only what waits for the open
+    /// block if nothing else has grown.
+    pub(super) fn retry_reads(&mut self, only_local: bool, buffers: &mut dyn Buffers) {
+        for read in std::mem::take(&mut self.clients.reads) {
+            let waits = only_local && read.read.level != ReadLevel::Local;
+            if waits || !self.try_read(read, buffers) {
+                self.clients.reads.push(read);
+            }
+        }
+    }
+
+    pub(super) fn on_find(&mut self, request: Request, timestamp: u64) {
+        if matches!(self.role(), Role::Failed | Role::Recovering) {
+            return self.reply_error(request, Code::NotReady, [0; 2]);
+        }
+        let id = self.next_request();
+        self.loads.insert(id, Purpose::Find(request));
+        self.log.find(id, timestamp, self.replica.high_watermark());
+    }
+}
+
+/// The batches of a block from the one that holds the offset asked for on, as many as fit.
+fn pick(batches: impl Iterator<Item = (usize, BatchPrefix)>, read: &Read) -> Picked {
+    let mut picked = Picked {
+        start: 0,
+        len: 0,
+        next: read.offset,
+        last_epoch: Epoch(0),
+    };
+    for (at, prefix) in batches {
+        let total = prefix.total_len();
+        if prefix.end_offset() <= read.offset {
+            continue;
+        }
+        if picked.len > 0 && picked.len + total > read.max_bytes as usize {
+            break;
+        }
+        if picked.len == 0 {
+            picked.start = at;
+        }
+        picked.len += total;
+        picked.next = prefix.end_offset();
+        picked.last_epoch = prefix.origin_epoch;
+    }
+    assert!(
+        picked.len >= BATCH_HEADER,
+        "a block that was found holds the offset asked for"
+    );
+    picked
+}
