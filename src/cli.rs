@@ -201,12 +201,6 @@ fn print_config(arguments: &ConfigArguments) -> Result<ExitCode, Failure> {
         let left = format!("{} = {}", value.key, value.text);
         say(format_args!("{left:<56} # {}", value.source))?;
     }
-    for entry in &config.cluster.nodes {
-        say(format_args!(
-            "cluster.nodes: id = {}, address = {:?}",
-            entry.id, entry.address
-        ))?;
-    }
     say(format_args!(
         "# fingerprint of the cluster facts: {:08x}",
         config.fingerprint()

@@ -6,6 +6,8 @@
 //! request by itself: whether a batch whose outcome is unknown may be sent again is the caller's to
 //! say. Drivers own sockets and time; `client/driver/blocking.rs` is the one for tools.
 
+#[cfg(feature = "client")]
+pub mod codec;
 pub mod driver;
 
 use crate::types::{Epoch, LogId, NodeId, Offset, OriginId, ReadLevel, ShardId};

@@ -1,15 +1,18 @@
 //! Configuration: what an operator writes, checked, with the place each value came from.
 //!
 //! A value comes from a flag, else the environment (`MILLRACE_LOG_SYNC` style), else the file, else
-//! its default. Nothing is silently corrected: an unknown key, a value out of range or two values
-//! that contradict each other end the start with one [`ConfigError`] that names key, value, rule
-//! and mend. Whoever runs a node hands the finished [`Config`] on; nobody else reads keys. Read
-//! `config/keys.rs` for the list of keys, `config/check.rs` for the rules between them.
+//! the preset (`link.preset`), else its default. Nothing is silently corrected: an unknown key, a
+//! value out of range or two values that contradict each other end the start with one
+//! [`ConfigError`] that names key, value, rule and mend. Whoever runs a node hands the finished
+//! [`Config`] on; nobody else reads keys. Read `config/keys.rs` for the list of keys,
+//! `config/presets.rs` for the presets, `config/check.rs` for the rules between values.
 
 mod check;
 mod file;
 mod keys;
 mod layers;
+pub mod presets;
+mod source;
 
 use crate::types::{NodeId, OriginId, ShardId};
 use std::fmt;
@@ -31,7 +34,8 @@ pub struct Config {
     pub log: Log,
     /// The links between nodes.
     pub link: Link,
-    /// Every key with its value as text and where it came from, in the order of the list of keys.
+    /// Every key with its value as text and where it came from, in the order of the list of keys;
+    /// behind them one value for each of the cluster's nodes.
     pub values: Vec<Value>,
 }
 
@@ -44,6 +48,21 @@ pub struct Node {
     pub data_dir: PathBuf,
     /// Where it listens: host and base port; core `k` listens on `port + k`.
     pub address: String,
+    /// Where its HTTP port listens, host and port; none: there is none.
+    pub admin: Option<String>,
+    /// Whether the HTTP port may pause and resume links.
+    pub admin_control: bool,
+    /// How its log lines look.
+    pub log: LogFormat,
+}
+
+/// `node.log`: how the lines that a node prints look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
 }
 
 /// `[cluster]`.
@@ -99,6 +118,8 @@ pub struct Log {
 /// `[link]`.
 #[derive(Clone, Debug)]
 pub struct Link {
+    /// The preset whose values lie under the others'.
+    pub preset: Option<String>,
     /// Credit granted per link, records.
     pub initial_credit: u64,
     /// Credit granted per link, bytes of blocks as padded.
@@ -109,25 +130,46 @@ pub struct Link {
     pub retry_backoff_ms: u64,
 }
 
-/// Where a value came from.
+/// Where a value came from: one of the layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Nobody set it.
     Default,
+    /// The preset of this name.
+    Preset(&'static str),
     /// The file.
-    File,
+    File {
+        /// Its path as given.
+        file: String,
+        /// The line of the key, counted from 1.
+        line: usize,
+    },
     /// An environment variable.
     Environment(String),
     /// A flag.
     Flag,
 }
 
+impl Source {
+    /// Which layer: a higher one wins.
+    fn layer(&self) -> u8 {
+        match self {
+            Source::Default => 0,
+            Source::Preset(_) => 1,
+            Source::File { .. } => 2,
+            Source::Environment(_) => 3,
+            Source::Flag => 4,
+        }
+    }
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::Default => f.write_str("default"),
-            Source::File => f.write_str("file"),
-            Source::Environment(name) => write!(f, "environment {name}"),
+            Source::Preset(name) => write!(f, "preset {name}"),
+            Source::File { file, line } => write!(f, "{file}:{line}"),
+            Source::Environment(name) => write!(f, "variable {name}"),
             Source::Flag => f.write_str("flag"),
         }
     }

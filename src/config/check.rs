@@ -4,7 +4,7 @@
 //! a contradiction), the value, the rule and the mend. Nothing is rounded or clamped (S-171).
 
 use super::file::{self, Document};
-use super::{Cluster, Config, ConfigError, Cores, Link, Log, Node, NodeEntry};
+use super::{Cluster, Config, ConfigError, Cores, Link, Log, LogFormat, Node, NodeEntry};
 use crate::limits;
 use crate::types::{NodeId, OriginId, padded};
 use std::collections::BTreeMap;
@@ -18,6 +18,7 @@ pub(super) fn config(document: Document) -> Checked<Config> {
     let log = log(&document.log, &document.link)?;
     let link = link(&document.link)?;
     ports(&cluster, cores.count)?;
+    admin_port_is_free(&node, cores.count)?;
     block_fits_segment(&log)?;
     credit_carries_blocks(&log, &link)?;
     Ok(Config {
@@ -140,11 +141,51 @@ fn node(file: &file::Node, cluster: &Cluster) -> Checked<Node> {
         data_dir.ok_or_else(|| missing("node.data_dir", "name a directory on the data disk"))?;
     let address = file.address.as_deref().unwrap_or(own);
     split_address("node.address", address)?;
+    let admin = file.admin.as_deref().filter(|admin| *admin != "off");
+    if let Some(admin) = admin {
+        split_address("node.admin", admin)?;
+    }
+    let admin_control = file.admin_control.unwrap_or(false);
+    if admin_control && admin.is_none() {
+        let keys = "node.admin_control and node.admin";
+        let rule = "there is no port to control the node by";
+        let mend = "set node.admin, for example to 127.0.0.1:7900, or remove node.admin_control";
+        return Err(ConfigError::new(keys, "true and off", rule, mend));
+    }
+    let log = match file.log.as_deref() {
+        None | Some("text") => LogFormat::Text,
+        Some("json") => LogFormat::Json,
+        Some(other) => {
+            let rule = "must be \"text\" or \"json\"";
+            return Err(ConfigError::new("node.log", other, rule, "use one of them"));
+        }
+    };
     Ok(Node {
         id,
         data_dir: data_dir.into(),
         address: address.to_owned(),
+        admin: admin.map(str::to_owned),
+        admin_control,
+        log,
     })
+}
+
+/// The HTTP port must not be one of those on which the node's cores listen.
+fn admin_port_is_free(node: &Node, cores: usize) -> Checked<()> {
+    let Some(admin) = &node.admin else {
+        return Ok(());
+    };
+    let (admin_host, admin_port) = split_address("node.admin", admin)?;
+    let (host, port) = split_address("node.address", &node.address)?;
+    let taken = usize::from(port)..usize::from(port) + cores;
+    if host == admin_host && taken.contains(&usize::from(admin_port)) {
+        let value = format!("{admin} and {}", node.address);
+        let rule = format!("the node listens on port..port+{cores} (cores.count) itself");
+        let mend = "choose another port for node.admin";
+        let keys = "node.admin and node.address";
+        return Err(ConfigError::new(keys, value, rule, mend));
+    }
+    Ok(())
 }
 
 fn cores(file: &file::Cores) -> Checked<Cores> {
@@ -275,6 +316,7 @@ fn records(file: &file::Log, link: &file::Link) -> Checked<u32> {
 fn link(file: &file::Link) -> Checked<Link> {
     let most = 1 << 40;
     Ok(Link {
+        preset: file.preset.clone(),
         initial_credit: or(
             "link.initial_credit",
             file.initial_credit,
@@ -366,14 +408,20 @@ fn credit_carries_blocks(log: &Log, link: &Link) -> Checked<()> {
         let keys = "link.initial_credit_bytes and log.max_block_bytes";
         let value = format!("{} and {}", link.initial_credit_bytes, log.max_block_bytes);
         let rule = "the credit must carry one whole block";
-        let mend = "raise the credit or lower the block size";
+        let mend = format!(
+            "raise link.initial_credit_bytes to {} or lower the block size",
+            padded(log.max_block_bytes)
+        );
         return Err(ConfigError::new(keys, value, rule, mend));
     }
     if link.initial_credit < u64::from(log.max_block_records) {
         let keys = "link.initial_credit and log.max_block_records (link.max_batch_size)";
         let value = format!("{} and {}", link.initial_credit, log.max_block_records);
         let rule = "the credit must carry the records of one whole block";
-        let mend = "raise the credit or lower the records of a block";
+        let mend = format!(
+            "raise link.initial_credit to {}, better to twice that, or lower link.max_batch_size",
+            log.max_block_records
+        );
         return Err(ConfigError::new(keys, value, rule, mend));
     }
     Ok(())

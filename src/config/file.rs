@@ -1,8 +1,7 @@
 //! The shape of the file, and of what flags and environment add to it.
 //!
 //! Every field is optional here: whether one is missing, or out of range, is decided in `check.rs`,
-//! which can name the key and the mend. Unknown keys are refused by serde, which names the known
-//! ones.
+//! which can name the key and the mend. Unknown keys of a file are refused in `source.rs`.
 
 use serde::Deserialize;
 
@@ -22,6 +21,9 @@ pub(super) struct Node {
     pub(super) id: Option<i64>,
     pub(super) data_dir: Option<String>,
     pub(super) address: Option<String>,
+    pub(super) admin: Option<String>,
+    pub(super) admin_control: Option<bool>,
+    pub(super) log: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -62,6 +64,7 @@ pub(super) struct Log {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Link {
+    pub(super) preset: Option<String>,
     pub(super) initial_credit: Option<i64>,
     pub(super) initial_credit_bytes: Option<i64>,
     pub(super) max_batch_size: Option<i64>,

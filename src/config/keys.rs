@@ -33,6 +33,9 @@ keys! {
     "node.id", "none", "this node, one of [[cluster.nodes]]";
     "node.data_dir", "none", "where the node's data lies";
     "node.address", "its address in [[cluster.nodes]]", "host and base port to listen on";
+    "node.admin", "\"off\"", "host and port of status and metrics over HTTP, or off";
+    "node.admin_control", false, "whether that port may pause and resume links";
+    "node.log", "\"text\"", "how log lines look: text or json";
     "cluster.id", "none", "number of the cluster";
     "cluster.kind", "\"set\"", "how the nodes replicate";
     "cluster.shards", "number of nodes", "shards, fixed for the life of the cluster";
@@ -45,6 +48,7 @@ keys! {
     "log.write_depth", limits::WRITE_DEPTH, "writes of one log in flight";
     "log.batch_timeout_ms", limits::BATCH_TIMEOUT_MS, "longest wait in the open block";
     "log.sync", "\"dsync\"", "dsync: a write waits for the medium; none: for the drive's cache";
+    "link.preset", "none", "values for a way of use: shanghai, throughput, latency, wan or edge";
     "link.initial_credit", limits::INITIAL_CREDIT, "credit of a link, records";
     "link.initial_credit_bytes", limits::INITIAL_CREDIT_BYTES, "credit of a link, bytes";
     "link.max_batch_size", "log.max_block_records", "another name for log.max_block_records";
@@ -52,6 +56,9 @@ keys! {
     "link.rpc_timeout_ms", limits::RPC_TIMEOUT_MS, "silence that disconnects a link";
     "link.retry_backoff_ms", limits::RETRY_BACKOFF_MS, "time between two attempts to connect";
 }
+
+/// The one key that is a list of tables.
+pub const NODES: &str = "cluster.nodes";
 
 /// The environment variable of a key.
 pub fn variable(name: &str) -> String {

@@ -1,13 +1,14 @@
-//! Lays flags over environment over file, and remembers where each value came from.
+//! Lays flags over environment over file over preset, and remembers where each value came from.
 //!
 //! The layers meet as one TOML table, so that a value is parsed and refused in the same words
-//! wherever it came from. What the values mean is `check.rs`'s.
+//! wherever it came from. A number with two names is one number here too: the name given in a
+//! higher layer takes the place of the other one. What the values mean is `check.rs`'s.
 
 use super::file::Document;
-use super::keys::{KEYS, variable};
-use super::{Config, ConfigError, Source, Value, check};
+use super::keys::{KEYS, Key, NODES, variable};
+use super::{Config, ConfigError, Source, Value, check, presets, source};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use toml::Table;
 
 /// What the command line says.
@@ -21,70 +22,166 @@ pub struct Overrides {
     pub nodes: Vec<String>,
 }
 
-/// Loads the configuration: flags over `environment` over the file over defaults.
+/// The two names of one number.
+const NAMES_OF_ONE: [&str; 2] = ["log.max_block_records", "link.max_batch_size"];
+
+/// Loads the configuration: flags over `environment` over the file over the preset over defaults.
 pub fn load(
     overrides: &Overrides,
     environment: impl Iterator<Item = (String, String)>,
 ) -> Result<Config, ConfigError> {
-    let mut table = match &overrides.file {
-        Some(path) => read(path)?,
-        None => Table::new(),
-    };
-    let mut sources = BTreeMap::new();
-    for key in KEYS {
-        if lookup(&table, key.name).is_some() {
-            sources.insert(key.name, Source::File);
-        }
+    let mut layers = Layers::default();
+    if let Some(path) = &overrides.file {
+        (layers.table, layers.sources) = source::read(path)?;
     }
     for (name, text) in environment {
         if let Some(key) = key_of_variable(&name, &text)? {
-            insert(&mut table, key, scalar(&text))?;
-            sources.insert(key, Source::Environment(name));
+            layers.lay(key, scalar(&text), Source::Environment(name))?;
         }
     }
     for (name, text) in &overrides.set {
         let Some(key) = KEYS.iter().find(|key| key.name == name) else {
             return Err(unknown(name, text));
         };
-        insert(&mut table, key.name, scalar(text))?;
-        sources.insert(key.name, Source::Flag);
+        layers.lay(key.name, scalar(text), Source::Flag)?;
     }
     if !overrides.nodes.is_empty() {
-        insert(&mut table, "cluster.nodes", nodes(&overrides.nodes)?)?;
+        layers.lay(NODES, nodes(&overrides.nodes)?, Source::Flag)?;
     }
-    let shown = table.clone();
-    let document: Document = table.try_into().map_err(|error: toml::de::Error| {
-        let file = file_name(overrides);
-        let rule = error.message().to_owned();
-        ConfigError::new("configuration", file, rule, "correct or remove that key")
-    })?;
+    layers.lay_preset()?;
+    let document = layers.document()?;
     let mut config = check::config(document)?;
-    config.values = values(&shown, &sources, &config);
+    config.values = layers.values(&config);
     Ok(config)
 }
 
-fn file_name(overrides: &Overrides) -> String {
-    let file = overrides.file.as_ref();
-    file.map_or("(flags)".to_owned(), |path| path.display().to_string())
+#[derive(Debug, Default)]
+struct Layers {
+    table: Table,
+    sources: BTreeMap<&'static str, Source>,
 }
 
-fn read(path: &Path) -> Result<Table, ConfigError> {
-    let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        ConfigError::new("--config", &name, error.to_string(), "name a readable file")
-    })?;
-    text.parse().map_err(|error: toml::de::Error| {
-        let line = error.span().map_or(0, |span| {
-            text[..span.start.min(text.len())].lines().count().max(1)
+impl Layers {
+    /// Lays a value over what lower layers say.
+    fn lay(
+        &mut self,
+        key: &'static str,
+        value: toml::Value,
+        source: Source,
+    ) -> Result<(), ConfigError> {
+        if let Some(other) = other_name(key) {
+            let lower = |found: &Source| found.layer() < source.layer();
+            if self.sources.get(other).is_some_and(lower) {
+                self.sources.remove(other);
+                remove(&mut self.table, other);
+            }
+        }
+        self.sources.insert(key, source);
+        insert(&mut self.table, key, value)
+    }
+
+    /// Lays the preset, if one is named, under everything that is there.
+    fn lay_preset(&mut self) -> Result<(), ConfigError> {
+        let Some(named) = lookup(&self.table, "link.preset") else {
+            return Ok(());
+        };
+        if named.as_str() == Some("none") {
+            remove(&mut self.table, "link.preset");
+            return Ok(());
+        }
+        let found = named.as_str().and_then(presets::find);
+        let Some(preset) = found else {
+            let rule = format!("must be one of {}", presets::names());
+            let mend = "name one of them or remove the key";
+            return Err(ConfigError::new("link.preset", named, rule, mend));
+        };
+        for (key, value) in preset.values {
+            let names = [Some(*key), other_name(key)];
+            let set = names.iter().flatten();
+            if !set.clone().any(|name| self.sources.contains_key(name)) {
+                insert(&mut self.table, key, (*value).into())?;
+                self.sources.insert(key, Source::Preset(preset.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// The table as a document. A value of the wrong type is refused by the name of its key.
+    fn document(&self) -> Result<Document, ConfigError> {
+        let whole: Result<Document, _> = self.table.clone().try_into();
+        whole.map_err(|error| {
+            let bad = self.sources.iter().find_map(|(key, source)| {
+                let value = lookup(&self.table, key)?;
+                let mut alone = Table::new();
+                insert(&mut alone, key, value.clone()).ok()?;
+                let refused = alone.try_into::<Document>().err()?;
+                Some((*key, value.to_string(), source, refused))
+            });
+            let mend = "correct or remove it";
+            match bad {
+                Some((key, value, source, refused)) => {
+                    let rule = format!("{} ({source})", refused.message());
+                    ConfigError::new(key, value, rule, mend)
+                }
+                None => ConfigError::new("configuration", "(all)", error.message(), mend),
+            }
+        })
+    }
+
+    /// Every key as it is in force.
+    fn values(&self, config: &Config) -> Vec<Value> {
+        let shown = |name: &str| match name {
+            "node.address" => Some(format!("{:?}", config.node.address)),
+            "cluster.shards" => Some(config.cluster.shards.to_string()),
+            "cores.count" => Some(config.cores.count.to_string()),
+            "link.max_batch_bytes" => Some(config.log.max_batch_bytes.to_string()),
+            name if NAMES_OF_ONE.contains(&name) => Some(config.log.max_block_records.to_string()),
+            _ => None,
+        };
+        let source = |key: &str| {
+            let names = [Some(key), other_name(key)];
+            let found = names
+                .iter()
+                .flatten()
+                .find_map(|name| self.sources.get(name));
+            found.cloned().unwrap_or(Source::Default)
+        };
+        let value = |key: &Key| {
+            let set = lookup(&self.table, key.name).map(toml::Value::to_string);
+            Value {
+                key: key.name,
+                text: shown(key.name).or(set).unwrap_or_else(key.default),
+                source: source(key.name),
+            }
+        };
+        let nodes = config.cluster.nodes.iter().map(|entry| Value {
+            key: NODES,
+            text: format!("{{ id = {}, address = {:?} }}", entry.id, entry.address),
+            source: source(NODES),
         });
-        let rule = format!("line {line} is no TOML: {}", error.message());
-        ConfigError::new("--config", &name, rule, "correct that line")
-    })
+        KEYS.iter().map(value).chain(nodes).collect()
+    }
+}
+
+fn other_name(key: &str) -> Option<&'static str> {
+    let [one, other] = NAMES_OF_ONE;
+    match key {
+        _ if key == one => Some(other),
+        _ if key == other => Some(one),
+        _ => None,
+    }
 }
 
 fn lookup<'a>(table: &'a Table, name: &str) -> Option<&'a toml::Value> {
     let (section, key) = name.split_once('.')?;
     table.get(section)?.as_table()?.get(key)
+}
+
+fn remove(table: &mut Table, name: &str) {
+    let (section, key) = name.split_once('.').expect("a key has a section");
+    if let Some(section) = table.get_mut(section).and_then(toml::Value::as_table_mut) {
+        section.remove(key);
+    }
 }
 
 fn insert(table: &mut Table, name: &str, value: toml::Value) -> Result<(), ConfigError> {
@@ -144,26 +241,4 @@ fn nodes(list: &[String]) -> Result<toml::Value, ConfigError> {
     };
     let entries: Result<Vec<_>, _> = list.iter().map(entry).collect();
     Ok(entries?.into())
-}
-
-fn values(table: &Table, sources: &BTreeMap<&'static str, Source>, config: &Config) -> Vec<Value> {
-    let shown = |name: &str| match name {
-        "node.address" => Some(format!("{:?}", config.node.address)),
-        "cluster.shards" => Some(config.cluster.shards.to_string()),
-        "link.max_batch_size" | "log.max_block_records" => {
-            Some(config.log.max_block_records.to_string())
-        }
-        _ => None,
-    };
-    let value = |key: &super::keys::Key| {
-        let set = lookup(table, key.name).map(toml::Value::to_string);
-        let text = shown(key.name).or(set).unwrap_or_else(key.default);
-        let source = sources.get(key.name).cloned();
-        Value {
-            key: key.name,
-            text,
-            source: source.unwrap_or(Source::Default),
-        }
-    };
-    KEYS.iter().map(value).collect()
 }

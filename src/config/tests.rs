@@ -127,6 +127,86 @@ fn the_sources_names_and_numbers_are_accepted() {
     assert_eq!(config.log.max_batch_bytes, 1 << 20);
 }
 
+/// S-169 S-170 S-186
+#[test]
+fn every_preset_is_accepted_and_sets_what_it_says() {
+    for preset in presets::PRESETS {
+        let config = with(&[&format!("link.preset={}", preset.name)]).unwrap();
+        for (key, value) in preset.values {
+            let found = config.values.iter().find(|found| found.key == *key);
+            let found = found.expect("a preset sets known keys");
+            assert_eq!(found.text, value.to_string(), "{key}");
+            assert_eq!(found.source, Source::Preset(preset.name), "{key}");
+        }
+    }
+    let numbers = |name: &str| {
+        let config = with(&[&format!("link.preset={name}")]).unwrap();
+        let Log {
+            max_block_records,
+            batch_timeout_ms,
+            ..
+        } = config.log;
+        (max_block_records, batch_timeout_ms)
+    };
+    assert_eq!(numbers("shanghai"), (100, 10));
+    assert_eq!(numbers("throughput"), (1000, 100));
+    assert_eq!(numbers("latency"), (10, 1));
+    let wan = with(&["link.preset=wan"]).unwrap().link;
+    // 250 MB/s for 300 ms, in bytes and in records of 100 bytes.
+    assert!(wan.initial_credit_bytes >= 2 * 75_000_000);
+    assert!(wan.initial_credit >= 2 * 750_000);
+}
+
+#[test]
+fn a_preset_gives_way_to_everything_else() {
+    let config = with(&["link.preset=shanghai", "link.rpc_timeout_ms=70"]).unwrap();
+    assert_eq!(config.link.rpc_timeout_ms, 70);
+    assert_eq!(config.link.initial_credit, 100);
+    // The other name of a number in the preset.
+    let config = with(&["link.preset=shanghai", "log.max_block_records=50"]).unwrap();
+    assert_eq!(config.log.max_block_records, 50);
+    let config = with(&["link.preset=none"]).unwrap();
+    assert_eq!(config.link.preset, None);
+}
+
+#[test]
+fn a_higher_layer_may_use_the_other_name_of_a_number() {
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let base = BASE.iter().filter_map(|text| text.split_once('='));
+    let mut set: Vec<_> = base.map(|(key, value)| pair(key, value)).collect();
+    set.push(pair("log.max_block_records", "60"));
+    let overrides = Overrides {
+        file: None,
+        set,
+        nodes: NODES.map(str::to_owned).to_vec(),
+    };
+    let lower = [pair("MILLRACE_LINK_MAX_BATCH_SIZE", "50")];
+    let config = load(&overrides, lower.into_iter()).unwrap();
+    assert_eq!(config.log.max_block_records, 60);
+    for key in ["log.max_block_records", "link.max_batch_size"] {
+        let value = config.values.iter().find(|value| value.key == key).unwrap();
+        assert_eq!((&value.text[..], &value.source), ("60", &Source::Flag));
+    }
+}
+
+#[test]
+fn the_admin_port_is_checked() {
+    let config = with(&["node.admin=\"b:7900\"", "node.admin_control=true"]).unwrap();
+    assert_eq!(config.node.admin.as_deref(), Some("b:7900"));
+    assert_eq!(with(&["node.admin=off"]).unwrap().node.admin, None);
+    for (set, key) in [
+        ("node.admin=\"b\"", "node.admin"),
+        ("node.admin=\"b:7000\"", "node.admin and node.address"),
+        (
+            "node.admin_control=true",
+            "node.admin_control and node.admin",
+        ),
+        ("node.log=\"xml\"", "node.log"),
+    ] {
+        assert_eq!(refused(&[set]).key, key);
+    }
+}
+
 #[test]
 fn the_fingerprint_is_about_the_cluster_and_not_about_the_node() {
     let print =

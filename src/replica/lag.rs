@@ -30,6 +30,11 @@ impl Histogram {
         self.total += 1;
     }
 
+    /// Values counted.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
     /// The value below or at which `percent` of all values lie, rounded up to its bucket's upper
     /// end; 0 if nothing was counted.
     pub fn percentile(&self, percent: u64) -> u64 {

@@ -577,4 +577,5 @@ fn lag_is_measured_per_block() {
     let link = net.link(2);
     assert_eq!((link.lag_records, link.lag_us, link.lag_bytes), (0, 0, 0));
     assert!((250_000..=270_000).contains(&link.lag_percentiles_us[2]));
+    assert_eq!((link.lag_blocks, link.connections), (2, 1));
 }

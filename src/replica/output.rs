@@ -224,4 +224,10 @@ pub struct LinkView {
     pub matched: BlockNo,
     /// Replication lag seen: p50, p95, p99 since the process started.
     pub lag_percentiles_us: [u64; 3],
+    /// Blocks whose lag that is.
+    pub lag_blocks: u64,
+    /// Data connections since the process started.
+    pub connections: u64,
+    /// Bytes of blocks handed to them, unpadded as they travel, resends included.
+    pub sent_bytes: u64,
 }

@@ -153,6 +153,9 @@ pub struct Link {
     pub told: bool,
     pub credit_told_at: Option<Time>,
     pub lag: Histogram,
+    /// Data connections that ever were open, and bytes of blocks handed to them, unpadded.
+    pub connections: u64,
+    pub sent_bytes: u64,
     flights: VecDeque<Flight>,
     round: u32,
     crc_refusals: u32,
@@ -189,6 +192,8 @@ impl Link {
             told: true,
             credit_told_at: None,
             lag: Histogram::default(),
+            connections: 0,
+            sent_bytes: 0,
             flights: VecDeque::new(),
             round: 0,
             crc_refusals: 0,
@@ -198,6 +203,7 @@ impl Link {
     /// A data connection is open: everything that belongs to a connection starts anew.
     pub fn up(&mut self, now: Time, connection: ConnectionId) {
         self.data = Some(connection);
+        self.connections += 1;
         self.stage = Stage::Connected;
         self.dialing = false;
         self.retry_at = None;
@@ -276,7 +282,9 @@ impl Link {
             .map(weight)
             .fold(CreditLimits::default(), plus);
         self.sender.spend(cost);
-        self.queued += headers.iter().map(|h| h.used_len as usize).sum::<usize>();
+        let used: usize = headers.iter().map(|h| h.used_len as usize).sum();
+        self.queued += used;
+        self.sent_bytes += used as u64;
         self.flights.push_back(Flight { first, end, round });
         self.waiting_since.get_or_insert(now);
         if round == self.round {

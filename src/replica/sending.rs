@@ -202,6 +202,9 @@ impl Leader {
                 sent: link.next,
                 matched: link.matched,
                 lag_percentiles_us: [50, 95, 99].map(|p| link.lag.percentile(p)),
+                lag_blocks: link.lag.total(),
+                connections: link.connections,
+                sent_bytes: link.sent_bytes,
             }
         };
         self.links.iter().map(of).collect()

@@ -113,6 +113,8 @@ fn link(status: &ShardStatus, view: &LinkView) -> Value {
         "credit": { "records": view.credit_records, "bytes": view.credit_bytes },
         "sent": view.sent.0,
         "matched": view.matched.0,
-        "lag_percentiles_us": { "p50": p50, "p95": p95, "p99": p99 },
+        "lag_percentiles_us": { "p50": p50, "p95": p95, "p99": p99, "count": view.lag_blocks },
+        "connections": view.connections,
+        "sent_bytes": view.sent_bytes,
     })
 }

@@ -1,0 +1,63 @@
+//! The file as text: its keys with the lines on which they stand.
+//!
+//! Unknown sections and keys are refused here, while their line is known. Types and values are
+//! looked at later, together with those of the other layers.
+
+use super::keys::{KEYS, NODES};
+use super::{ConfigError, Source};
+use std::collections::BTreeMap;
+use std::path::Path;
+use toml::Table;
+use toml::de::{DeTable, DeValue};
+
+/// The table of a file, and the line of every key in it.
+pub(super) fn read(path: &Path) -> Result<(Table, BTreeMap<&'static str, Source>), ConfigError> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        ConfigError::new("--config", &name, error.to_string(), "name a readable file")
+    })?;
+    let no_toml = |error: toml::de::Error| {
+        let line = error.span().map_or(0, |span| line_of(&text, span.start));
+        let rule = format!("line {line} is no TOML: {}", error.message());
+        ConfigError::new("--config", &name, rule, "correct that line")
+    };
+    let parsed = DeTable::parse(&text).map_err(no_toml)?;
+    let mut sources = BTreeMap::new();
+    for (section, keys) in parsed.get_ref() {
+        let line = line_of(&text, section.span().start);
+        let section = section.get_ref();
+        let DeValue::Table(keys) = keys.get_ref() else {
+            let rule = format!("line {line} must be a section");
+            let mend = format!("write it as a table: [{section}]");
+            return Err(ConfigError::new(&**section, &name, rule, mend));
+        };
+        for key in keys.keys() {
+            let line = line_of(&text, key.span().start);
+            let full = format!("{section}.{}", key.get_ref());
+            let mut names = KEYS.iter().map(|key| key.name).chain([NODES]);
+            let Some(known) = names.find(|known| *known == full) else {
+                let value = format!("{name}:{line}");
+                let rule = "there is no such key";
+                let mend = "correct or remove it; `millrace config` lists every key";
+                return Err(ConfigError::new(full, value, rule, mend));
+            };
+            let file = name.clone();
+            sources.insert(known, Source::File { file, line });
+        }
+        let known = |key: &super::keys::Key| key.name.split('.').next() == Some(&**section);
+        if !KEYS.iter().any(known) {
+            let value = format!("{name}:{line}");
+            let rule = "there is no such section";
+            let mend = "write [node], [cluster], [cores], [log] or [link]";
+            return Err(ConfigError::new(&**section, value, rule, mend));
+        }
+    }
+    let table = text.parse().map_err(no_toml)?;
+    Ok((table, sources))
+}
+
+/// The number of the line that holds the byte at `position`, counted from 1.
+fn line_of(text: &str, position: usize) -> usize {
+    let before = &text.as_bytes()[..position.min(text.len())];
+    before.iter().filter(|byte| **byte == b'\n').count() + 1
+}
