@@ -27,6 +27,7 @@ use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, CreditLimits, FindOk, ReplicaMemory};
 use crate::wire::checkpoint::Memory;
 use crate::wire::code::Code;
+use crate::wire::producers::Producer;
 use appends::PendingAppend;
 use clients::Clients;
 pub use config::{LinkConfig, ShardConfig};
@@ -200,6 +201,11 @@ impl Shard {
                 replica::Role::Failed => Role::Failed,
             },
         }
+    }
+
+    /// The producers that the log knows, ascending by id: those of sealed blocks.
+    pub fn producers(&self) -> Vec<Producer> {
+        self.log.producers().cloned().collect()
     }
 
     /// What the shard says of itself.

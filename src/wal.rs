@@ -51,7 +51,7 @@ mod rig;
 pub use config::Config;
 pub use log::Log;
 pub use output::{
-    AppendRefusal, Appended, CutDone, From, Held, Load, Loaded, Output, ReadError, Recovered,
-    RecoveredMemory, Refusal, SaveId, State, Torn,
+    AppendRefusal, Appended, Common, CutDone, From, Held, Load, Loaded, Output, ReadError,
+    Recovered, RecoveredMemory, Refusal, SaveId, State, Torn,
 };
 pub use producers::Sequence;

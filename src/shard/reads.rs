@@ -11,7 +11,7 @@ use super::{Part, Purpose, Request, Role, Shard};
 use crate::buffers::Buffers;
 use crate::limits::{BATCH_HEADER, WAITING_READS};
 use crate::types::{BufferId, Epoch, Offset, ReadLevel, Time};
-use crate::wal::{From, Load, Loaded};
+use crate::wal::{Common, From, Load, Loaded};
 use crate::wire::batch::BatchPrefix;
 use crate::wire::block;
 use crate::wire::body::ReadOk;
@@ -76,10 +76,15 @@ impl Shard {
         if read.offset < start {
             return Some((Code::OutOfRange, [start.0, end.0]));
         }
-        if let Some((offset, epoch)) = self.log.last_common(read.last_epoch, read.offset) {
-            return Some((Code::Truncated, [offset.0, u64::from(epoch.0)]));
+        match self.log.common(read.last_epoch, read.offset) {
+            Common::Parted(offset, epoch) => {
+                Some((Code::Truncated, [offset.0, u64::from(epoch.0)]))
+            }
+            _ if read.offset > end => Some((Code::OutOfRange, [start.0, end.0])),
+            // Other records may stand here, and will go: this log has yet to catch up.
+            Common::Behind => Some((Code::NotReady, [0; 2])),
+            Common::Same => None,
         }
-        (read.offset > end).then_some((Code::OutOfRange, [start.0, end.0]))
     }
 
     /// Serves or refuses the read; false if it has to wait for more records, or for a buffer.

@@ -5,10 +5,11 @@
 
 use super::config::Config;
 use super::log::Log;
-use super::output::{Held, State};
+use super::output::{Common, Held, State};
 use crate::types::{BlockNo, BufferId, Epoch, Offset, Tick};
 use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::{Checkpoint, LogStart};
+use crate::wire::producers::Producer;
 
 impl Log {
     /// Whether the log has something to say: see [`Log::poll_output`].
@@ -68,13 +69,14 @@ impl Log {
         Some((open.buffer, header))
     }
 
-    /// Where a reader's copy of the log and this log part, for a reader whose last batch is of
-    /// `epoch` and ends at `offset`; none if that batch is in the log, as far as is known. The
-    /// offset lies below the reader's; with it comes the epoch of the record before it, 0 if there
-    /// is none. What the reader holds from there on is not in this log.
-    pub fn last_common(&self, epoch: Epoch, offset: Offset) -> Option<(Offset, Epoch)> {
-        self.index
-            .last_common(epoch, offset, self.open_end_offset())
+    /// The producers that the sealed blocks know, ascending by id.
+    pub fn producers(&self) -> impl Iterator<Item = &Producer> {
+        self.producers.sealed()
+    }
+
+    /// Whether the last batch of a reader, which is of `epoch` and ends at `offset`, is in this log.
+    pub fn common(&self, epoch: Epoch, offset: Offset) -> Common {
+        self.index.common(epoch, offset, self.open_end_offset())
     }
 
     /// Blocks durable.

@@ -5,7 +5,7 @@
 //! over headers finds any block, at most about 1 MiB of file away once the region was walked. Read
 //! `load.rs` next.
 
-use super::output::Held;
+use super::output::{Common, Held};
 use crate::limits::{EPOCHS_HELD, HELD_BLOCKS};
 use crate::types::{BlockNo, Epoch, Offset, Tick};
 use crate::wire::block::BlockHeader;
@@ -213,21 +213,20 @@ impl Index {
         at.checked_sub(1).map(|at| self.epochs[at].0)
     }
 
-    /// See `Log::last_common`; `end` is the offset behind the open block.
-    pub(super) fn last_common(
-        &self,
-        epoch: Epoch,
-        offset: Offset,
-        end: Offset,
-    ) -> Option<(Offset, Epoch)> {
+    /// See `Log::common`; `end` is the offset behind the open block.
+    pub(super) fn common(&self, epoch: Epoch, offset: Offset, end: Offset) -> Common {
         let start = self.start.offset;
-        // Nothing is kept below the start: there is nothing to compare.
-        let last = offset.0.checked_sub(1).map(Offset)?;
         if epoch == Epoch(0) || offset <= start {
-            return None;
+            // Nothing is kept below the start: there is nothing to compare.
+            return Common::Same;
         }
+        let last = Offset(offset.0 - 1);
         if last < end && self.epoch_at(last) == Some(epoch) {
-            return None;
+            return Common::Same;
+        }
+        let newest = self.tail.epoch;
+        if epoch > newest || epoch == newest && offset > end {
+            return Common::Behind;
         }
         // Up to the end of the newest epoch that both can have written.
         let both = self.epochs.partition_point(|(known, ..)| *known <= epoch);
@@ -236,7 +235,7 @@ impl Index {
         let common = known.min(last).max(start);
         let before = common.0.checked_sub(1).filter(|_| common > start);
         let epoch = before.and_then(|last| self.epoch_at(Offset(last)));
-        Some((common, epoch.unwrap_or_default()))
+        Common::Parted(common, epoch.unwrap_or_default())
     }
 
     pub(super) fn end_offset_of(&self, block_end: BlockNo) -> Option<Offset> {

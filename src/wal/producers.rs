@@ -69,6 +69,11 @@ impl Producers {
         self.sealed.is_empty()
     }
 
+    /// Those of the sealed blocks, ascending by id.
+    pub(super) fn sealed(&self) -> impl Iterator<Item = &Producer> {
+        self.sealed.values()
+    }
+
     /// The snapshot of the sealed blocks' table.
     pub(super) fn snapshot(&self) -> Vec<u8> {
         producers::encode(self.sealed.values())

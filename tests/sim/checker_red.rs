@@ -29,6 +29,8 @@ fn batch(sequence: u32, base_offset: u64) -> BatchFacts {
     BatchFacts {
         id: Some(id(sequence)),
         base_offset,
+        epoch: 1,
+        producer: None,
         record_count: 2,
         digest: 1000 + u64::from(sequence),
     }
@@ -72,6 +74,7 @@ fn history() -> Checker {
             session: 5,
             digest: 1000 + u64::from(sequence),
             record_count: 2,
+            retried: false,
         };
         checker.append_sent(id(sequence), append);
         let facts = block(u64::from(sequence), sequence);
@@ -175,6 +178,7 @@ fn another_order_is_found() {
             session: 5,
             digest: 1000 + u64::from(sequence),
             record_count: 2,
+            retried: false,
         };
         checker.append_sent(id(sequence), append);
         let facts = &logs[0].blocks[sequence as usize];

@@ -16,6 +16,10 @@ pub struct Report {
     pub acked: [u64; 3],
     /// Reads answered with records.
     pub reads: u64,
+    /// Batches that producers sent again.
+    pub retries: u64,
+    /// Readers that were told that what they had read is gone.
+    pub truncated_reads: u64,
     /// Things noted in the traces.
     pub events: u64,
     /// Virtual time, microseconds.
@@ -67,6 +71,8 @@ impl Report {
             *sum += more;
         }
         self.reads += other.reads;
+        self.retries += other.retries;
+        self.truncated_reads += other.truncated_reads;
         self.events += other.events;
         self.virtual_us += other.virtual_us;
         self.outcome.leader_acked_cut += other.outcome.leader_acked_cut;
