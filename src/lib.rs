@@ -38,6 +38,10 @@
 //!   behind reads them from the log's files, in the same frames.
 //! * Runs that arrive while a follower cuts its log wait in the shard, bounded by the link's
 //!   credit.
+//! * A request that finds the lane to another core full waits with its connection, which is read no
+//!   further; it is never refused for that. Requests and answers cross in lanes of their own.
+//! * The cores of a node stop together: one whose logs have stopped answers what others hand to it
+//!   until theirs have too. Reads that wait are answered `Stopping`.
 //! * A read that meets damage on the disk closes the log until restart: what a log holds must never
 //!   be served on trust.
 

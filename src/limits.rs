@@ -146,6 +146,19 @@ pub const CORE_CONNECTIONS: usize = 1024;
 /// quarter of it go straight to their buffer. Twice what a header with the largest body needs.
 pub const READ_BUFFER_BYTES: usize = 2 * (FRAME_HEADER + FRAME_BODY);
 
+/// Messages on their way from one core to another: each lane is created at this capacity. Sixteen
+/// clients of the wrong port that fill their windows; an entry without payload is about 200 bytes.
+pub const HANDOFF_ENTRIES: usize = 16 * CLIENT_IN_FLIGHT;
+
+/// Bytes on their way from one core to another, per lane: four blocks of the default size, so that
+/// one is taken out while others come in. An empty lane takes one payload of any size, so a lane
+/// holds at most the larger of this and `MAX_BUFFER_BYTES`.
+pub const HANDOFF_BYTES: usize = 4 * MAX_BLOCK_BYTES;
+
+/// Lanes between two cores: requests and answers, in both directions. Answers have their own so
+/// that requests that wait for a log never hold them up.
+pub const HANDOFF_LANES: usize = 4;
+
 /// How long a new connection may take for its first frame, and a dialed one for the answer.
 pub const HANDSHAKE_MS: u64 = 5_000;
 

@@ -15,7 +15,9 @@ pub mod disk_check;
 mod driver;
 mod executor;
 mod files;
+mod handoff;
 pub mod identity;
+mod lane;
 mod local;
 mod metronome;
 mod node;
@@ -37,6 +39,7 @@ use socket2::Socket;
 use spares::Spares;
 use std::fs::File;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -135,6 +138,8 @@ fn prepare_node(
         metronomes: (0..cores).map(|_| Arc::new(Metronome::default())).collect(),
         published: (0..cores).map(|_| Mutex::new(Vec::new())).collect(),
         counters: Counters::default(),
+        handoffs: (0..cores).map(|_| AtomicU64::new(0)).collect(),
+        cores_stopped: AtomicUsize::new(0),
         boot_id: boot_id(),
         new_member: options.new_member,
         cpus,
@@ -191,7 +196,9 @@ fn start_executors(
 ) -> Result<Receiver<Ended>, ConfigError> {
     let (sender, ended) = channel();
     let spin = Duration::from_micros(node.config.cores.spin_us);
+    let mut lanes = handoff::connect(pinned.len());
     for (index, (logs, socket)) in logs.into_iter().zip(sockets).enumerate() {
+        let ends = std::mem::take(&mut lanes[index]);
         let (node, sender) = (node.clone(), sender.clone());
         let mut builder = LocalExecutorBuilder::new(Placement::Fixed(pinned[index]))
             .name(&format!("core-{index}"))
@@ -202,7 +209,7 @@ fn start_executors(
             builder = builder.spin_before_park(spin);
         }
         let spawned = builder.spawn(move || async move {
-            let result = executor::run(index, node, logs, socket).await;
+            let result = executor::run(index, node, logs, ends, socket).await;
             // Nobody listens any more only if the process is ending anyway.
             let _ = sender.send(result);
         });

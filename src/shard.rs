@@ -481,6 +481,7 @@ impl Shard {
 
     fn on_stop(&mut self, now: Time, buffers: &mut dyn Buffers) {
         self.stopping = true;
+        self.end_waiting_reads();
         match self.log.state() {
             State::Refused | State::Failed | State::Stopped => self.on_stopped(),
             State::Recovering | State::Open | State::Stopping => self.log.stop(now, buffers),

@@ -2,11 +2,12 @@
 //!
 //! Reads no further while the client has too much unanswered, in bytes of appends, in requests or
 //! in answers that it does not take off its socket. Checks what must hold before a payload gets a
-//! buffer; what a batch must be is the shard's to say. A frame for a shard of another core is
-//! answered with that core's port. Follow an append: here, `driver.rs`, `shard.rs`.
+//! buffer; what a batch must be is the shard's to say. A frame for another core's shard is handed
+//! to that core (see `handoff.rs`). Follow an append: here, `driver.rs`, `shard.rs`.
 
 use super::connection::{Connection, Kind};
 use super::driver::Core;
+use super::handoff;
 use super::reader::{Incoming, ReadError, Reader};
 use super::status;
 use crate::config::Config;
@@ -90,8 +91,12 @@ async fn handle(
             head.extend_from_slice(json.as_bytes());
             connection.send(head);
         }
-        Some(Ok(Body::Read(body))) => read(core, connection, &body, correlation, log),
-        Some(Ok(Body::Find(body))) => find(core, connection, &body, correlation, log),
+        Some(Ok(Body::Read(body))) => {
+            return Ok(read(core, connection, &body, correlation, log).await);
+        }
+        Some(Ok(Body::Find(body))) => {
+            return Ok(find(core, connection, &body, correlation, log).await);
+        }
         Some(Ok(Body::Error(_))) => {}
         Some(Ok(other)) => {
             tracing::debug!(frame = other.name(), peer = %connection.address, "wrong direction");
@@ -118,22 +123,26 @@ fn incoming_request(incoming: &Incoming) -> FrameOf {
     }
 }
 
-/// The place of the log among this core's; if it is not here, the client is told where.
-fn find_log(core: &Core, connection: &Connection, correlation: u64, log: LogId) -> Option<usize> {
+/// Where a log is.
+#[derive(Clone, Copy)]
+enum Home {
+    /// Its place among this core's.
+    Here(usize),
+    /// The core that owns it.
+    Core(usize),
+}
+
+/// Where the log is; if this node does not have it, the client is told.
+fn find_log(core: &Core, connection: &Connection, correlation: u64, log: LogId) -> Option<Home> {
     if let Some(local) = core.local(log) {
-        return Some(local);
+        return Some(Home::Here(local));
     }
     let owner = core.owner(log.shard);
     let owner = owner.filter(|_| log.origin == core.node.config.cluster.id);
-    let (code, detail) = match owner {
-        Some(owner) => (
-            Code::WrongCore,
-            u64::from(port_of(&core.node.config, owner)),
-        ),
-        None => (Code::UnknownLog, 0),
-    };
-    connection.refuse(code, [detail, 0], correlation, log);
-    None
+    if owner.is_none() {
+        connection.refuse(Code::UnknownLog, [0, 0], correlation, log);
+    }
+    owner.map(Home::Core)
 }
 
 /// The port on which a core of this node listens.
@@ -150,19 +159,12 @@ pub(super) fn port_of(config: &Config, core: usize) -> u16 {
 }
 
 /// Notes a request as unanswered; false, and the connection ends, if its number is in use.
-fn note(
-    core: &Core,
-    connection: &Connection,
-    local: usize,
-    correlation: u64,
-    bytes: usize,
-) -> bool {
+fn note(core: &Core, connection: &Connection, log: LogId, correlation: u64, bytes: usize) -> bool {
     let before = connection
         .unanswered
         .borrow_mut()
         .insert(correlation, bytes);
     if before.is_some() {
-        let log = core.logs()[local];
         connection.refuse(Code::BadFrame, [correlation, 0], correlation, log);
         connection.close_after_queue(core.close_by());
         return false;
@@ -170,8 +172,24 @@ fn note(
     connection
         .unanswered_bytes
         .set(connection.unanswered_bytes.get() + bytes);
-    connection.known_to.borrow_mut().insert(local);
     true
+}
+
+/// Tells a log of this core, or the core that has the log; false if the connection ended before.
+async fn ask(
+    core: &Core,
+    connection: &Connection,
+    (home, log): (Home, LogId),
+    event: Event,
+) -> bool {
+    match home {
+        Home::Here(local) => {
+            connection.known_to.borrow_mut().insert(local);
+            core.deliver(local, event);
+            true
+        }
+        Home::Core(owner) => handoff::hand_over(core, connection, (owner, log), event).await,
+    }
 }
 
 async fn append(
@@ -189,7 +207,7 @@ async fn append(
     let refuse = |code, details| connection.refuse(code, details, correlation, log);
     let most = core.node.config.log.max_batch_bytes;
     let level = Level::from_number(body.level);
-    let local = match level {
+    let home = match level {
         None => {
             refuse(Code::UnknownLevel, [u64::from(body.level), 0]);
             None
@@ -208,7 +226,7 @@ async fn append(
         }
         Some(_) => find_log(core, connection, correlation, log),
     };
-    let (Some(local), Some(level)) = (local, level) else {
+    let (Some(home), Some(level)) = (home, level) else {
         reader.skip(payload).await?;
         return Ok(true);
     };
@@ -219,7 +237,7 @@ async fn append(
         core.pool.borrow_mut().release(buffer);
         return Err(error);
     }
-    if !note(core, connection, local, correlation, payload) {
+    if !note(core, connection, log, correlation, payload) {
         core.pool.borrow_mut().release(buffer);
         return Ok(false);
     }
@@ -234,48 +252,64 @@ async fn append(
         buffer,
         len: payload,
     };
-    core.deliver(local, event);
-    Ok(true)
+    Ok(ask(core, connection, (home, log), event).await)
 }
 
-fn read(core: &Core, connection: &Connection, body: &Read, correlation: u64, log: LogId) {
+/// Handles a read; false if the connection ends.
+async fn read(
+    core: &Core,
+    connection: &Connection,
+    body: &Read,
+    correlation: u64,
+    log: LogId,
+) -> bool {
     let Some(level) = ReadLevel::from_number(body.level) else {
         let level = u64::from(body.level);
         connection.refuse(Code::UnknownLevel, [level, 0], correlation, log);
-        return;
+        return true;
     };
-    let Some(local) = find_log(core, connection, correlation, log) else {
-        return;
+    let Some(home) = find_log(core, connection, correlation, log) else {
+        return true;
     };
-    if note(core, connection, local, correlation, 0) {
-        let request = Request {
-            connection: connection.id,
-            correlation,
-        };
-        let event = Event::Read {
-            request,
-            offset: body.offset,
-            max_bytes: body.max_bytes.min(limits::MAX_BUFFER_BYTES as u32),
-            wait_ms: body.wait_ms,
-            level,
-            last_epoch: body.last_epoch,
-        };
-        core.deliver(local, event);
+    if !note(core, connection, log, correlation, 0) {
+        return false;
     }
+    let request = Request {
+        connection: connection.id,
+        correlation,
+    };
+    let event = Event::Read {
+        request,
+        offset: body.offset,
+        max_bytes: body.max_bytes.min(limits::MAX_BUFFER_BYTES as u32),
+        wait_ms: body.wait_ms,
+        level,
+        last_epoch: body.last_epoch,
+    };
+    ask(core, connection, (home, log), event).await
 }
 
-fn find(core: &Core, connection: &Connection, body: &Find, correlation: u64, log: LogId) {
-    let Some(local) = find_log(core, connection, correlation, log) else {
-        return;
+/// Handles a search; false if the connection ends.
+async fn find(
+    core: &Core,
+    connection: &Connection,
+    body: &Find,
+    correlation: u64,
+    log: LogId,
+) -> bool {
+    let Some(home) = find_log(core, connection, correlation, log) else {
+        return true;
     };
-    if note(core, connection, local, correlation, 0) {
-        let request = Request {
-            connection: connection.id,
-            correlation,
-        };
-        let timestamp = body.timestamp;
-        core.deliver(local, Event::Find { request, timestamp });
+    if !note(core, connection, log, correlation, 0) {
+        return false;
     }
+    let request = Request {
+        connection: connection.id,
+        correlation,
+    };
+    let timestamp = body.timestamp;
+    let event = Event::Find { request, timestamp };
+    ask(core, connection, (home, log), event).await
 }
 
 fn metadata(config: &Config) -> MetadataOk {

@@ -10,7 +10,7 @@ use super::buffers::Pool;
 use super::driver::Core;
 use super::local::Signal;
 use crate::buffers::Buffers;
-use crate::shard::{Event, Part};
+use crate::shard::Part;
 use crate::types::{ConnectionId, LogId, NodeId, Time};
 use crate::wire::body::{Body, Channel, Error};
 use crate::wire::code::Code;
@@ -70,17 +70,28 @@ pub(super) struct Connection {
     pub(super) unanswered_bytes: Cell<usize>,
     /// Logs that know of this connection.
     pub(super) known_to: RefCell<BTreeSet<usize>>,
+    /// Other cores that were handed requests of this connection.
+    pub(super) asked_cores: RefCell<BTreeSet<usize>>,
 }
 
-/// A frame on its way out.
+/// Who hears when a payload has left: a log of this core, or one that another core owns.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Teller {
+    /// By its place among this core's logs.
+    Log(usize),
+    /// By its owner and name.
+    Owner(usize, LogId),
+}
+
+/// A frame on its way out: header and body, then its payload, copied or in buffers.
 #[derive(Debug)]
 struct Frame {
     head: Vec<u8>,
+    copied: Vec<u8>,
     parts: Vec<Part>,
     sent: usize,
     total: usize,
-    /// The log that is told when a payload has left.
-    tell: Option<usize>,
+    tell: Option<Teller>,
 }
 
 impl Connection {
@@ -105,6 +116,7 @@ impl Connection {
             unanswered: RefCell::default(),
             unanswered_bytes: Cell::new(0),
             known_to: RefCell::default(),
+            asked_cores: RefCell::default(),
         }
     }
 
@@ -122,9 +134,20 @@ impl Connection {
         self.queued_bytes.get()
     }
 
+    /// Whether something is queued, or will be: answers of other cores are on their way.
+    pub(super) fn has_words_to_say(&self) -> bool {
+        let asks_others = !self.asked_cores.borrow().is_empty();
+        self.queued_bytes() > 0 || (asks_others && !self.unanswered.borrow().is_empty())
+    }
+
     /// Queues a frame without payload, or with one that stands behind its body in `head`.
     pub(super) fn send(&self, head: Vec<u8>) {
-        self.enqueue(head, Vec::new(), None);
+        self.enqueue(head, Vec::new(), Vec::new(), None);
+    }
+
+    /// Queues a frame whose payload is a copy. `tell` names the log that hears of it.
+    pub(super) fn send_bytes(&self, head: Vec<u8>, payload: Vec<u8>, tell: Teller) {
+        self.enqueue(head, payload, Vec::new(), Some(tell));
     }
 
     /// Queues a body without payload.
@@ -148,25 +171,26 @@ impl Connection {
         &self,
         head: Vec<u8>,
         parts: Vec<Part>,
-        tell: Option<usize>,
+        tell: Option<Teller>,
         pool: &mut Pool,
     ) {
         if self.is_ending() {
             return;
         }
         parts.iter().for_each(|part| pool.hold(part.buffer));
-        self.enqueue(head, parts, tell);
+        self.enqueue(head, Vec::new(), parts, tell);
     }
 
-    fn enqueue(&self, head: Vec<u8>, parts: Vec<Part>, tell: Option<usize>) {
+    fn enqueue(&self, head: Vec<u8>, copied: Vec<u8>, parts: Vec<Part>, tell: Option<Teller>) {
         if self.is_ending() {
             return;
         }
         let payload: usize = parts.iter().map(|part| part.len).sum();
-        let total = head.len() + payload;
+        let total = head.len() + copied.len() + payload;
         self.queued_bytes.set(self.queued_bytes.get() + total);
         self.queue.borrow_mut().push_back(Frame {
             head,
+            copied,
             parts,
             sent: 0,
             total,
@@ -204,7 +228,7 @@ impl Connection {
     }
 
     /// What was queued and never left, with the log that wants to hear of it.
-    pub(super) fn drop_queue(&self, pool: &mut Pool) -> Vec<(usize, usize)> {
+    pub(super) fn drop_queue(&self, pool: &mut Pool) -> Vec<(Teller, usize)> {
         let frames = std::mem::take(&mut *self.queue.borrow_mut());
         self.queued_bytes.set(0);
         let mut dropped = Vec::new();
@@ -216,19 +240,19 @@ impl Connection {
 }
 
 /// Lets go of a frame's buffers; the log and the bytes to tell it of.
-fn finish(frame: &Frame, pool: &mut Pool) -> Option<(usize, usize)> {
+fn finish(frame: &Frame, pool: &mut Pool) -> Option<(Teller, usize)> {
     frame.parts.iter().for_each(|part| pool.unhold(part.buffer));
     let bytes = frame.total - frame.head.len();
     frame
         .tell
-        .filter(|_| !frame.parts.is_empty())
-        .map(|log| (log, bytes))
+        .filter(|_| bytes > 0)
+        .map(|teller| (teller, bytes))
 }
 
 impl Frame {
     /// What is left of the frame, piece by piece.
     fn rest<'a>(&'a self, pool: &'a Pool) -> impl Iterator<Item = &'a [u8]> {
-        let head = std::iter::once(&self.head[..]);
+        let head = [&self.head[..], &self.copied[..]].into_iter();
         let parts = self.parts.iter().map(|part| {
             let bytes = pool.bytes(part.buffer);
             &bytes[part.start..part.start + part.len]
@@ -358,9 +382,8 @@ fn advance(core: &Core, connection: &Connection, count: usize) {
     }
     connection.progress.notify();
     core.memory_may_have_come_back();
-    for (log, bytes) in told {
-        let connection = connection.id;
-        core.deliver(log, Event::Sent { connection, bytes });
+    for (teller, bytes) in told {
+        core.payload_left(connection.id, teller, bytes);
     }
 }
 

@@ -7,8 +7,9 @@
 //! `shard.rs`.
 
 use super::buffers::Pool;
-use super::connection::{Connection, Kind};
+use super::connection::{Connection, Kind, Teller};
 use super::disk::{Disk, Outcome};
+use super::handoff::{self, Handoffs};
 use super::local::{Clock, Signal};
 use super::node::Node;
 use crate::limits;
@@ -27,6 +28,9 @@ use std::time::Duration;
 
 /// A shard whose time has come again at once still lets others run.
 const SHORTEST_WAIT: Duration = Duration::from_micros(50);
+
+/// A connection's id begins with the core that it belongs to: no two of a node are equal.
+const HOME_SHIFT: u32 = 48;
 
 /// What the tasks of one executor share.
 pub(super) struct Core {
@@ -48,6 +52,8 @@ pub(super) struct Core {
     pub(super) stopped: Signal,
     /// Data connections that shards asked for.
     pub(super) dials: Dials,
+    /// Lanes to other cores.
+    pub(super) handoffs: Handoffs,
 }
 
 /// Asked-for data connections, in order.
@@ -67,8 +73,7 @@ impl Core {
     pub(super) fn new(
         index: usize,
         node: Arc<Node>,
-        pool: Pool,
-        disk: Disk,
+        (pool, disk, handoffs): (Pool, Disk, Handoffs),
         shards: Vec<(LogId, Shard)>,
         clock: Clock,
     ) -> Core {
@@ -94,6 +99,7 @@ impl Core {
             stopping: Cell::new(false),
             stopped: Signal::default(),
             dials: Dials::default(),
+            handoffs,
         };
         core.work.notify();
         core
@@ -118,7 +124,7 @@ impl Core {
     pub(super) fn new_connection_id(&self) -> ConnectionId {
         let id = self.next_connection.get();
         self.next_connection.set(id + 1);
-        ConnectionId(id)
+        ConnectionId((self.index as u64) << HOME_SHIFT | id)
     }
 
     /// Tells a shard what happened. What it decides is collected later in this turn.
@@ -222,7 +228,7 @@ impl Core {
                 request,
                 body,
                 part,
-            } => self.reply(log, request, &body, part),
+            } => self.reply(log, request, body, part),
             Action::Dial { peer } => {
                 self.dials.queue.borrow_mut().push((log, peer));
                 self.dials.signal.notify();
@@ -251,14 +257,26 @@ impl Core {
             let payload = parts.iter().map(|part| part.len).sum();
             let head = body.encode(0, self.logs[log], payload);
             let pool = &mut self.pool.borrow_mut();
-            connection.send_parts(head, parts, Some(log), pool);
+            connection.send_parts(head, parts, Some(Teller::Log(log)), pool);
         }
     }
 
-    fn reply(&self, log: usize, request: Request, body: &Body, part: Option<Part>) {
-        let Some(connection) = self.connection(request.connection) else {
-            return;
-        };
+    fn reply(&self, log: usize, request: Request, body: Body, part: Option<Part>) {
+        let home = (request.connection.0 >> HOME_SHIFT) as usize;
+        if home != self.index {
+            return handoff::answer(self, home, log, (request, body, part));
+        }
+        if let Some(connection) = self.answered(request) {
+            let payload = part.map_or(0, |part| part.len);
+            let head = body.encode(request.correlation, self.logs[log], payload);
+            let parts = part.into_iter().collect();
+            connection.send_parts(head, parts, None, &mut self.pool.borrow_mut());
+        }
+    }
+
+    /// A request has its answer: the connection that it goes to, if that is still there.
+    pub(super) fn answered(&self, request: Request) -> Option<Rc<Connection>> {
+        let connection = self.connection(request.connection)?;
         let waiting = connection
             .unanswered
             .borrow_mut()
@@ -268,10 +286,15 @@ impl Core {
             .unanswered_bytes
             .set(bytes - waiting.unwrap_or(0));
         connection.progress.notify();
-        let payload = part.map_or(0, |part| part.len);
-        let head = body.encode(request.correlation, self.logs[log], payload);
-        let parts = part.into_iter().collect();
-        connection.send_parts(head, parts, None, &mut self.pool.borrow_mut());
+        Some(connection)
+    }
+
+    /// A payload has left a connection for its socket.
+    pub(super) fn payload_left(&self, connection: ConnectionId, teller: Teller, bytes: usize) {
+        match teller {
+            Teller::Log(log) => self.deliver(log, Event::Sent { connection, bytes }),
+            Teller::Owner(owner, log) => handoff::owe(self, connection, (owner, log), bytes),
+        }
     }
 
     fn take_completions(&self) {
@@ -323,10 +346,12 @@ impl Core {
         self.connections.borrow_mut().remove(&connection.id);
         let dropped = connection.drop_queue(&mut self.pool.borrow_mut());
         self.memory_may_have_come_back();
-        for (log, bytes) in dropped {
-            if connection.known_to.borrow().contains(&log) {
-                let connection = connection.id;
-                self.deliver(log, Event::Sent { connection, bytes });
+        for (teller, bytes) in dropped {
+            // The owner of a log elsewhere was told that all is gone.
+            if let Teller::Log(log) = teller
+                && connection.known_to.borrow().contains(&log)
+            {
+                self.payload_left(connection.id, teller, bytes);
             }
         }
         self.connection_ends(connection);

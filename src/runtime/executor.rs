@@ -9,6 +9,7 @@ use super::dial;
 use super::disk::Disk;
 use super::driver::Core;
 use super::files::{Place, open_direct};
+use super::handoff::{self, Handoffs};
 use super::local::Clock;
 use super::node::Node;
 use super::preflight::refused_address;
@@ -27,6 +28,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Operations in the ring at once; more wait in a queue.
@@ -50,6 +52,7 @@ pub(super) async fn run(
     index: usize,
     node: Arc<Node>,
     prepared: Vec<Prepared>,
+    lanes: handoff::Ends,
     socket: Socket,
 ) -> Result<(), ConfigError> {
     let fail = |error: io::Error| {
@@ -59,16 +62,21 @@ pub(super) async fn run(
     // The first park takes about 10 ms; now nobody waits for it.
     sleep(Duration::from_millis(1)).await;
     let (ring, eventfd) = Ring::new(RING_DEPTH, &node.cpus, node.lock.as_raw_fd()).map_err(fail)?;
-    let core = build(index, node, ring, prepared)?;
+    let core = build(index, node, ring, prepared, lanes)?;
     start_tasks(&core, eventfd);
     let address = listen(&core, socket)?;
     tracing::info!(core = index, %address, "listening");
     core.stopped.wait().await;
+    // Requests that others handed to this core are answered as long as any core is at work.
+    let node = &core.node;
+    node.cores_stopped.fetch_add(1, Ordering::AcqRel);
+    while node.cores_stopped.load(Ordering::Acquire) < node.config.cores.count {
+        sleep(Duration::from_millis(1)).await;
+    }
     let queued = || {
-        core.connections
-            .borrow()
-            .values()
-            .any(|c| c.queued_bytes() > 0)
+        let connections = core.connections.borrow();
+        let mut connections = connections.values();
+        core.handoffs.are_busy() || connections.any(|c| c.has_words_to_say())
     };
     let until = core.clock.now().plus_us(LAST_WORDS.as_micros() as u64);
     while queued() && core.clock.now() < until {
@@ -82,6 +90,7 @@ fn build(
     node: Arc<Node>,
     ring: Ring,
     prepared: Vec<Prepared>,
+    lanes: handoff::Ends,
 ) -> Result<Rc<Core>, ConfigError> {
     let clock = Clock::new();
     let mut disk = Disk::new(ring, node.spares.clone());
@@ -107,7 +116,9 @@ fn build(
         credit_bytes: config.link.initial_credit_bytes as usize,
     });
     let pool = Pool::new(budget);
-    Ok(Rc::new(Core::new(index, node, pool, disk, shards, clock)))
+    let handoffs = Handoffs::new(lanes);
+    let core = Core::new(index, node, (pool, disk, handoffs), shards, clock);
+    Ok(Rc::new(core))
 }
 
 fn shard_config(node: &Node, log: LogId) -> ShardConfig {
@@ -143,7 +154,8 @@ fn start_tasks(core: &Rc<Core>, eventfd: OwnedFd) {
     let listener = core.clone();
     glommio::spawn_local(async move {
         let metronome = listener.node.metronomes[listener.index].clone();
-        metronome.listen(|| listener.stop()).await;
+        let (stop, hear) = (|| listener.stop(), || handoff::hear(&listener));
+        metronome.listen(stop, hear).await;
     })
     .detach();
     glommio::spawn_local(core.clone().collect_for_ever()).detach();
@@ -152,6 +164,7 @@ fn start_tasks(core: &Rc<Core>, eventfd: OwnedFd) {
     for _ in 0..BLOCKING_THREADS {
         glommio::spawn_local(carry_out_requests(core.clone())).detach();
     }
+    handoff::start(core);
     glommio::spawn_local(server::watch(core.clone())).detach();
     glommio::spawn_local(dial::dial_for_shards(core.clone())).detach();
     let config = &core.node.config;

@@ -5,6 +5,7 @@
 
 use crate::types::Time;
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -47,6 +48,63 @@ impl Signal {
         let mut waiters = self.waiters.borrow_mut();
         if !waiters.iter().any(|known| known.will_wake(waker)) {
             waiters.push(waker.clone());
+        }
+    }
+}
+
+/// Tasks that wait for something of which there is never enough: the first to come is the first to
+/// go, so that none waits for ever.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    next: Cell<u64>,
+    waiting: RefCell<VecDeque<(u64, Waker)>>,
+}
+
+/// A place in a line, once taken.
+pub(super) type Ticket = Option<u64>;
+
+impl Line {
+    /// Whether this task may go on, which is when those before it have and `room` says so. Takes a
+    /// place in the line if not.
+    pub(super) fn may_go(
+        &self,
+        ticket: &mut Ticket,
+        waker: &Waker,
+        room: impl FnOnce() -> bool,
+    ) -> bool {
+        let first = self.waiting.borrow().front().map(|(number, _)| *number);
+        let turn = first.is_none() || first == *ticket;
+        if turn && room() {
+            self.leave(ticket);
+            return true;
+        }
+        let mut waiting = self.waiting.borrow_mut();
+        let own = ticket.and_then(|number| waiting.iter_mut().find(|(other, _)| *other == number));
+        if let Some((_, known)) = own {
+            known.clone_from(waker);
+        } else {
+            let number = self.next.get();
+            self.next.set(number + 1);
+            *ticket = Some(number);
+            waiting.push_back((number, waker.clone()));
+        }
+        false
+    }
+
+    /// Gives up the place, if one was taken; the next one may look.
+    pub(super) fn leave(&self, ticket: &mut Ticket) {
+        if let Some(number) = ticket.take() {
+            self.waiting
+                .borrow_mut()
+                .retain(|(other, _)| *other != number);
+            self.wake_first();
+        }
+    }
+
+    /// There may be room.
+    pub(super) fn wake_first(&self) {
+        if let Some((_, waker)) = self.waiting.borrow().front() {
+            waker.wake_by_ref();
         }
     }
 }

@@ -4,11 +4,13 @@
 //! its look at the I/O and its look at the queues, it takes "ran nothing" for "nothing to run".
 //! Only an event from outside gets it going again. So one plain thread pokes each executor once a
 //! millisecond while it has work, less often when it is idle. A poke that was not taken yet is not
-//! repeated: wakers are counted in 16 bits. The same task hears of a stop.
+//! repeated: wakers are counted in 16 bits. The same task hears of a stop, and of other cores that
+//! have put something into a lane (see `handoff.rs`): they poke too, and the beat makes up for
+//! whatever poke might go astray.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
@@ -24,7 +26,7 @@ const IDLE_BEAT: Duration = Duration::from_millis(5);
 pub(super) struct Metronome {
     /// A poke is on its way.
     poked: AtomicBool,
-    waker: Mutex<Option<Waker>>,
+    waker: OnceLock<Waker>,
     turns: AtomicU64,
     stop: AtomicBool,
 }
@@ -41,32 +43,30 @@ impl Metronome {
         self.poke();
     }
 
-    fn poke(&self) {
+    /// Wakes the task that listens. Never waits.
+    pub(super) fn poke(&self) {
         if self.poked.swap(true, Ordering::AcqRel) {
             return;
         }
-        let waker = self.waker.lock().expect("the lock is not poisoned");
-        match &*waker {
+        match self.waker.get() {
             Some(waker) => waker.wake_by_ref(),
             None => self.poked.store(false, Ordering::Release),
         }
     }
 
-    /// The task that is woken: calls `stop` once when a stop was asked for, and never ends.
-    pub(super) async fn listen(&self, stop: impl Fn()) {
+    /// The task that is woken: calls `stop` once when a stop was asked for and `hear` each time. It
+    /// never ends.
+    pub(super) async fn listen(&self, stop: impl Fn(), hear: impl Fn()) {
         let mut told = false;
         poll_fn(|context| {
-            {
-                let mut waker = self.waker.lock().expect("the lock is not poisoned");
-                if waker.is_none() {
-                    *waker = Some(context.waker().clone());
-                }
-            }
-            self.poked.store(false, Ordering::Release);
+            self.waker.get_or_init(|| context.waker().clone());
+            // Before anything is looked at: a poke from now on comes again.
+            self.poked.swap(false, Ordering::AcqRel);
             if self.stop.load(Ordering::Acquire) && !told {
                 told = true;
                 stop();
             }
+            hear();
             Poll::<()>::Pending
         })
         .await;

@@ -8,7 +8,7 @@ use super::spares::Spares;
 use crate::config::Config;
 use crate::shard::ShardStatus;
 use std::fs::File;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
 /// One node.
@@ -24,6 +24,10 @@ pub(super) struct Node {
     /// What each core last said of its shards.
     pub(super) published: Vec<Mutex<Vec<ShardStatus>>>,
     pub(super) counters: Counters,
+    /// Requests that each core has handed to another one since the start: clients on a wrong port.
+    pub(super) handoffs: Vec<AtomicU64>,
+    /// Cores whose shards have all stopped.
+    pub(super) cores_stopped: AtomicUsize,
     /// Boot id of the running kernel.
     pub(super) boot_id: [u8; 16],
     /// The operator says that this node's blank disk is a new one.

@@ -9,7 +9,7 @@ use super::connection::{Connection, Kind};
 use super::dial::open;
 use super::driver::Core;
 use super::reader::{ReadError, Reader};
-use super::{client, peer};
+use super::{client, handoff, peer};
 use crate::limits;
 use crate::types::LogId;
 use crate::wire::body::Body;
@@ -126,6 +126,9 @@ pub(super) async fn end(
         core.connection_ends(connection);
         reader.drain().await;
     }
+    // It counts until other cores know: so what they are yet to hear is bounded too.
+    connection.kill();
+    handoff::leave(core, connection).await;
     core.connection_down(connection);
     let peer = matches!(connection.kind.get(), Kind::Peer { .. });
     if peer {

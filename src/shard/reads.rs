@@ -62,6 +62,16 @@ impl Shard {
             self.reply_error(request, Code::Overloaded, [WAITING_READS as u64, 0]);
         } else if !self.try_read(waiting, buffers) {
             self.clients.reads.push(waiting);
+            if self.stopping {
+                self.end_waiting_reads();
+            }
+        }
+    }
+
+    /// The log is stopping: nothing more will come.
+    pub(super) fn end_waiting_reads(&mut self) {
+        for read in std::mem::take(&mut self.clients.reads) {
+            self.reply_error(read.request, Code::Stopping, [0; 2]);
         }
     }
 

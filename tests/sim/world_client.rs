@@ -425,7 +425,13 @@ impl World {
             return;
         };
         match (waiting, body) {
-            (Waiting::Read { level, .. }, Body::ReadOk(ok)) if level == ReadLevel::Committed => {
+            (
+                Waiting::Read {
+                    level: ReadLevel::Committed,
+                    ..
+                },
+                Body::ReadOk(ok),
+            ) => {
                 at.read_at = at.read_at.max((ok.next.0, ok.last_epoch.0));
             }
             (Waiting::Append { id, .. }, body) => {
