@@ -201,7 +201,11 @@ impl Checker {
             ack.base_offset,
             ack.base_offset + u64::from(sent.record_count),
         );
+        let gone = self.overlapping(id, range);
         let session = self.sessions.entry(sent.session).or_default();
+        gone.iter().for_each(|sequence| {
+            session.remove(sequence);
+        });
         let earlier = session.range(..id.sequence).next_back();
         let later = session.range(id.sequence + 1..).next();
         let ordered = earlier.is_none_or(|(_, (_, end))| *end <= range.0)
@@ -213,6 +217,38 @@ impl Checker {
         Ok(())
     }
 
+    /// Batches of a producer that stand in the way of an acknowledged one, and may be gone. More
+    /// than a few are never sent again.
+    fn overlapping(&self, id: BatchId, range: (u64, u64)) -> Vec<u32> {
+        let sent = self.sent[&id];
+        let Some(session) = self.sessions.get(&sent.session).filter(|_| sent.retried) else {
+            return Vec::new();
+        };
+        let before = session.range(..id.sequence).rev().take(16);
+        let before = before.filter(|(_, (_, end))| *end > range.0);
+        let behind = session.range(id.sequence + 1..).take(16);
+        let behind = behind.filter(|(_, (start, _))| *start < range.1);
+        let gone = before.chain(behind).filter(|(sequence, _)| {
+            let sequence = **sequence;
+            let (ack, losses) = self.acked[&BatchId { sequence, ..id }];
+            self.may_be_gone(ack.level, losses)
+        });
+        gone.map(|(sequence, _)| *sequence).collect()
+    }
+
+    fn may_be_gone(&self, level: Level, losses: u64) -> bool {
+        match level {
+            Level::Local => true,
+            Level::Leader => self.memory_losses > losses,
+            Level::Quorum => false,
+        }
+    }
+
+    /// Whether this very batch is committed.
+    pub fn is_committed(&self, batch: &BatchFacts) -> bool {
+        self.by_offset.get(&batch.base_offset) == Some(batch)
+    }
+
     /// The batch is acknowledged: for the first time, or again at the same place. Another place is
     /// only right if what the first answer promised may be gone.
     fn note_ack(&mut self, id: BatchId, ack: Ack) -> Checked {
@@ -222,11 +258,7 @@ impl Checker {
             return Ok(());
         };
         let same = (first.base_offset, first.block) == (ack.base_offset, ack.block);
-        let may_be_gone = match first.level {
-            Level::Local => true,
-            Level::Leader => self.memory_losses > losses,
-            Level::Quorum => false,
-        };
+        let may_be_gone = self.may_be_gone(first.level, losses);
         ensure(
             sent.retried && (same || may_be_gone),
             Name::AckedTwice,

@@ -12,6 +12,8 @@ use super::facts::BatchFacts;
 pub struct Copy {
     batches: Vec<BatchFacts>,
     begin: u64,
+    /// Whether it could go on, or wait, since it was last asked to show that.
+    pub confirmed: bool,
     /// How often it had to drop something.
     pub dropped: u64,
 }
@@ -38,6 +40,7 @@ impl Copy {
     pub fn take_in(&mut self, batches: &[BatchFacts]) {
         let records = batches.iter().filter(|batch| batch.record_count > 0);
         self.batches.extend(records.cloned());
+        self.confirmed = true;
     }
 
     /// Told that the log and the copy part at `common`.

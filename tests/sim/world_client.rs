@@ -37,11 +37,12 @@ impl World {
             return Ok(());
         }
         let misled = at.producer.as_ref().is_some_and(|side| side.misled);
-        if self.clients[client].rng.below(50) == 0 || misled {
+        let leaves = self.clients[client].rng.below(50) == 0 && self.clients_active;
+        if leaves || misled {
             self.hang_up(client)?;
         }
         let leader = self.options.leader;
-        let at_leader = self.clients[client].rng.below(100) < 85;
+        let at_leader = self.clients[client].rng.below(100) < 85 || !self.clients_active;
         let any = self.clients[client].rng.index(self.nodes.len());
         if !self.connect(client, if at_leader { leader } else { any }) {
             return Ok(());
