@@ -5,11 +5,13 @@
 
 mod append;
 mod check;
+mod link;
 mod read;
 mod status;
 
 use clap::{Args, Parser, Subcommand};
-use millrace::config::{Config, ConfigError, Overrides, load};
+use millrace::admin;
+use millrace::config::{Config, ConfigError, LogFormat, Overrides, load};
 use millrace::runtime::{self, ServeOptions};
 use std::io::IsTerminal;
 use std::io::Write;
@@ -35,6 +37,8 @@ enum Command {
     Read(read::Arguments),
     /// Show how a node is.
     Status(status::Arguments),
+    /// Pause or resume replication between two nodes.
+    Link(link::Arguments),
     /// Look whether a node could start here, and what its disk can do. Changes nothing.
     Check(check::Arguments),
     /// Print every key in force, and where its value came from.
@@ -152,15 +156,11 @@ fn node_address(text: &str) -> Result<String, String> {
 /// Parses the arguments and does what they say.
 pub fn run() -> ExitCode {
     runtime::abort_on_panic();
-    let filter = EnvFilter::try_from_env("MILLRACE_LOG");
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new("info,glommio=error")))
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
     // Wrong arguments are printed by the parser, which exits with 2.
     let arguments = Arguments::parse();
+    if !matches!(arguments.command, Command::Serve(_)) {
+        start_log(LogFormat::Text);
+    }
     if !matches!(arguments.command, Command::Serve(_) | Command::Append(_)) {
         // Whoever reads the output may stop reading. (A node ignores that, and an append still
         // has its counts to say.)
@@ -172,6 +172,7 @@ pub fn run() -> ExitCode {
         Command::Append(arguments) => append::run(&arguments),
         Command::Read(arguments) => read::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Link(arguments) => link::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Config(arguments) => print_config(&arguments),
     };
@@ -188,11 +189,28 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// Lines about what happens go to standard error; `MILLRACE_LOG` says which.
+fn start_log(format: LogFormat) {
+    let filter = EnvFilter::try_from_env("MILLRACE_LOG");
+    let lines = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new("info,glommio=error")))
+        .with_target(false);
+    match format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => lines.json().flatten_event(true).init(),
+    }
+}
+
 fn serve(arguments: &Serve) -> Result<ExitCode, Failure> {
     let options = ServeOptions {
         new_member: arguments.new_member,
     };
-    Ok(runtime::serve(arguments.config.load()?, options)?)
+    let config = arguments.config.load()?;
+    start_log(config.node.log);
+    let admin = admin::bind(&config)?;
+    let start = |board| admin.map_or(Ok(()), |admin| admin.start(board));
+    Ok(runtime::serve(config, options, start)?)
 }
 
 fn print_config(arguments: &ConfigArguments) -> Result<ExitCode, Failure> {

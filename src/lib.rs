@@ -45,6 +45,8 @@
 //! * A read that meets damage on the disk closes the log until restart: what a log holds must never
 //!   be served on trust.
 
+#[cfg(feature = "node")]
+pub mod admin;
 pub mod buffers;
 pub mod client;
 #[cfg(feature = "node")]
@@ -55,6 +57,8 @@ pub mod replica;
 #[cfg(feature = "node")]
 pub mod runtime;
 pub mod shard;
+#[cfg(feature = "node")]
+pub mod snapshot;
 pub mod types;
 pub mod wal;
 pub mod wire;

@@ -96,7 +96,24 @@ pub const PRODUCERS: usize = 1024;
 /// Bytes of appends that one connection may have unanswered; the node reads no further before.
 pub const CONNECTION_APPEND_BYTES: usize = 16 << 20;
 
-/// Reads that one log holds back until there is something to return.
+/// Bytes of buffers that answers to readers of one log hold until their last byte has left for a
+/// socket, and that loads for them take: two answers of the largest size, or 32 of a block of the
+/// default size. Further reads wait.
+pub const READ_ANSWER_BYTES: usize = 2 * MAX_BUFFER_BYTES;
+
+/// The part of it that one connection may hold: a quarter, so that one client that does not take
+/// its answers leaves the rest to others. One answer of any size always fits.
+pub const READ_ANSWER_SHARE: usize = READ_ANSWER_BYTES / 4;
+
+/// How long a read for which there are records may wait for room before it is answered
+/// `Overloaded`.
+pub const READ_ROOM_MS: u64 = 5_000;
+
+/// Loads of one log that hold a buffer and read at once, oldest first: enough to keep a device
+/// busy; the others wait without one.
+pub const LOADS_AT_ONCE: usize = 8;
+
+/// Reads and searches that one log holds back until there is something to return.
 pub const WAITING_READS: usize = 1024;
 
 /// Appends of one log that are accepted and not yet answered.
@@ -138,6 +155,11 @@ pub const CONNECTION_REQUESTS: usize = 16 * CLIENT_IN_FLIGHT;
 /// Answers that wait for a client's socket; the node reads no further request before. One largest
 /// answer always fits.
 pub const CONNECTION_ANSWER_BYTES: usize = MAX_BUFFER_BYTES;
+
+/// Answers without a buffer (errors, status, what other cores answered) that wait for the sockets
+/// of one core. Above it a client that has not taken its last answer is read no further; so each
+/// connection adds one answer to it at most.
+pub const CORE_ANSWER_BYTES: usize = 4 * CONNECTION_ANSWER_BYTES;
 
 /// Connections of one core. Each costs its read buffer and two tasks; more are closed at once.
 pub const CORE_CONNECTIONS: usize = 1024;
@@ -192,8 +214,8 @@ pub fn core_buffer_bytes(needs: &BufferNeeds) -> usize {
         2 * needs.credit_bytes,
         // Recovery's scan, and its look past the end.
         2 * WRITE_WINDOW as usize,
-        // Answers to readers.
-        2 * MAX_BUFFER_BYTES,
+        // Answers to readers, and searches: a search holds one buffer while it reads.
+        2 * READ_ANSWER_BYTES,
     ];
     needs.logs * terms.iter().sum::<usize>() + CORE_APPEND_BYTES
 }

@@ -31,7 +31,8 @@ use leader::Leader;
 use state::State;
 
 pub use output::{
-    LinkStatus, LinkView, Output, Promise, Role, SaveToken, SendRun, ServeFetch, Verdict, with_run,
+    Following, LinkStatus, LinkView, Output, Promise, Role, SaveToken, SendRun, ServeFetch,
+    Verdict, with_run,
 };
 pub use pending::Pending;
 pub use view::LogView;
@@ -430,6 +431,36 @@ impl Replica {
     /// Microseconds since this follower heard of its leader.
     pub fn silence_us(&self, now: Time) -> u64 {
         now.since_us(self.follower.heard())
+    }
+
+    /// The link by which this node follows, if it does not lead the log.
+    pub fn following(&self, now: Time) -> Option<Following> {
+        if self.leader.is_some() {
+            return None;
+        }
+        let pause = self.follower.paused;
+        let status = match (self.follower.following, pause) {
+            (None, _) => LinkStatus::Disconnected,
+            (Some(_), Some(_)) => LinkStatus::Paused,
+            (Some(_), None) => LinkStatus::Replicating,
+        };
+        let silence_us = self.state.started.then(|| self.silence_us(now));
+        Some(Following {
+            status,
+            pause,
+            silence_us,
+        })
+    }
+
+    /// Whether an operator has paused the link with `peer`; none if there is no such link.
+    pub fn is_paused(&self, peer: NodeId) -> Option<bool> {
+        match &self.leader {
+            Some(leader) => leader.is_paused(peer),
+            None if peer == self.state.config.leader => {
+                Some(self.follower.paused == Some(PauseReason::Manual))
+            }
+            None => None,
+        }
     }
 
     /// The links that this node leads.

@@ -24,12 +24,14 @@ mod node;
 mod peer;
 pub mod preflight;
 mod reader;
+mod report;
 mod ring;
 mod server;
 mod spares;
 mod status;
 
 use crate::config::{Config, ConfigError};
+use crate::snapshot::{Board, Mailbox, Slot};
 use executor::{BLOCKING_THREADS, Prepared};
 use files::Place;
 use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
@@ -39,10 +41,10 @@ use socket2::Socket;
 use spares::Spares;
 use std::fs::File;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Reactor's own memory, registered with three rings: small, so that an ordinary user's limit of
 /// locked memory carries several executors. Buffers come from the heap.
@@ -71,7 +73,12 @@ pub fn abort_on_panic() {
 }
 
 /// Runs a node until a signal stops it. Call from the main thread, before any other thread exists.
-pub fn serve(config: Config, options: ServeOptions) -> Result<ExitCode, ConfigError> {
+/// `start_admin` is called once, when the node's cores have something to show.
+pub fn serve(
+    config: Config,
+    options: ServeOptions,
+    start_admin: impl FnOnce(Arc<dyn Board>) -> Result<(), ConfigError>,
+) -> Result<ExitCode, ConfigError> {
     let signals = block_signals();
     preflight::io_uring()?;
     preflight::memlock()?;
@@ -94,6 +101,7 @@ pub fn serve(config: Config, options: ServeOptions) -> Result<ExitCode, ConfigEr
     tracing::info!(node = %node.config.node.id, cluster = %node.config.cluster.id,
         version = env!("CARGO_PKG_VERSION"), cpus = ?pinned, "starting");
     let ended = start_executors(&node, &pinned, logs, sockets)?;
+    start_admin(node.clone())?;
     wait(&node, signals, &ended)
 }
 
@@ -136,7 +144,10 @@ fn prepare_node(
         lock,
         spares: Arc::new(spares),
         metronomes: (0..cores).map(|_| Arc::new(Metronome::default())).collect(),
-        published: (0..cores).map(|_| Mutex::new(Vec::new())).collect(),
+        published: (0..cores).map(|_| Slot::default()).collect(),
+        reports: (0..cores).map(|_| Slot::default()).collect(),
+        mailboxes: (0..cores).map(|_| Mailbox::default()).collect(),
+        started: Instant::now(),
         counters: Counters::default(),
         handoffs: (0..cores).map(|_| AtomicU64::new(0)).collect(),
         cores_stopped: AtomicUsize::new(0),
@@ -247,9 +258,9 @@ fn wait(
     node.metronomes
         .iter()
         .for_each(|metronome| metronome.stop());
-    let deadline = std::time::Instant::now() + STOP_TIMEOUT;
+    let deadline = Instant::now() + STOP_TIMEOUT;
     for _ in 0..node.config.cores.count {
-        let left = deadline.saturating_duration_since(std::time::Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         match ended.recv_timeout(left) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err(error),

@@ -8,6 +8,7 @@
 //! admitted to `replica`. Here their outputs are carried to one another: read `Shard::pump`
 //! first, then `shard/appends.rs`, `shard/reads.rs`, and `shard/links.rs` for runs of blocks.
 
+mod answers;
 mod appends;
 mod clients;
 pub mod config;
@@ -19,7 +20,7 @@ mod view;
 
 use crate::buffers::Buffers;
 use crate::replica::{self, LogView, Pending, Promise, Replica, SaveToken, SendRun, ServeFetch};
-use crate::types::{BlockNo, BufferId, ConnectionId, Epoch, Offset, Time};
+use crate::types::{BlockNo, Buckets, BufferId, ConnectionId, Epoch, NodeId, Offset, Time};
 pub use crate::wal::config::Config as WalConfig;
 pub use crate::wal::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileEntry, FileName};
 use crate::wal::{Loaded, Log, Output as LogOutput, ReadError, RecoveredMemory, SaveId, State};
@@ -28,12 +29,13 @@ use crate::wire::body::{Body, CreditLimits, FindOk, ReplicaMemory};
 use crate::wire::checkpoint::Memory;
 use crate::wire::code::Code;
 use crate::wire::producers::Producer;
+use answers::Answers;
 use appends::PendingAppend;
 use clients::Clients;
 pub use config::{LinkConfig, ShardConfig};
 pub use event::{Action, Event, Notice, Part, Request};
 use reads::{Read, WaitingRead};
-pub use status::{Counters, LinkStatus, LinkView, Role, ShardStatus};
+pub use status::{Counters, Following, LinkStatus, LinkView, Role, ShardStatus};
 use std::collections::{BTreeMap, VecDeque};
 use view::View;
 
@@ -50,6 +52,9 @@ pub struct Shard {
     replica: Replica,
     pending: Pending<PendingAppend>,
     clients: Clients,
+    answers: Answers,
+    /// A client took an answer, left, or got none after all.
+    room_came: bool,
     actions: VecDeque<Action>,
     /// Loads from disk under way, by number.
     loads: BTreeMap<u64, Purpose>,
@@ -68,6 +73,7 @@ pub struct Shard {
     /// Why the log is closed, with the mend; empty if it is not.
     failed: String,
     counters: Counters,
+    append_latency: Buckets,
 }
 
 /// What a load from disk is for.
@@ -90,6 +96,8 @@ impl Shard {
             replica,
             pending: Pending::new(),
             clients: Clients::default(),
+            answers: Answers::default(),
+            room_came: false,
             actions: VecDeque::new(),
             loads: BTreeMap::new(),
             last_request: 0,
@@ -102,11 +110,14 @@ impl Shard {
             stopping: false,
             failed: String::new(),
             counters: Counters::default(),
+            append_latency: Buckets::default(),
         }
     }
 
     /// Something happened.
     pub fn handle(&mut self, now: Time, event: Event, buffers: &mut dyn Buffers) {
+        let left = matches!(event, Event::Sent { .. } | Event::ClientGone { .. });
+        self.room_came |= left;
         match event {
             Event::Append {
                 request,
@@ -137,6 +148,7 @@ impl Shard {
             Event::ClientGone { connection } => {
                 self.pending.drop_connection(connection);
                 self.forget_client(connection);
+                self.answers.forget(connection);
             }
             Event::Disk { ticket, result } => self.log.on_disk(now, ticket, result, buffers),
             Event::PeerUp {
@@ -156,7 +168,10 @@ impl Shard {
             } => {
                 self.on_frame(now, connection, body, payload, buffers);
             }
-            Event::Sent { connection, bytes } => self.replica.payload_left(connection, bytes),
+            Event::Sent { connection, bytes } => {
+                self.answers.left(connection, bytes);
+                self.replica.payload_left(connection, bytes);
+            }
             Event::Timer => self.on_time(now, buffers),
             Event::PauseLink { peer, pause } => {
                 let view = View::new(&self.log, &self.stash);
@@ -208,24 +223,41 @@ impl Shard {
         self.log.producers().cloned().collect()
     }
 
+    /// Whether an operator has paused the link with `peer`; none if there is no such link.
+    pub fn is_link_paused(&self, peer: NodeId) -> Option<bool> {
+        self.replica.is_paused(peer)
+    }
+
     /// What the shard says of itself.
     pub fn status(&self, now: Time) -> ShardStatus {
         let view = View::new(&self.log, &self.stash);
+        let high_watermark = self.replica.high_watermark();
+        // A log that was closed in the middle of a cut or a write vouches for nothing more.
+        let durable_end = match self.failed.is_empty() {
+            true => view.durable_end(),
+            false => view.durable_end().min(high_watermark),
+        };
         ShardStatus {
             log: self.config.wal.log,
             role: self.role(),
             leader: Some(self.replica.leader()),
             epoch: self.replica.epoch(),
             log_start: self.log.log_start().block,
-            high_watermark: self.replica.high_watermark(),
-            durable_end: view.durable_end(),
+            high_watermark,
+            durable_end,
             log_end: view.log_end(),
             durable_offset: view
-                .end_offset_of(view.durable_end())
+                .end_offset_of(durable_end)
                 .unwrap_or(self.log.durable_offset()),
             committed_offset: self.committed_offset,
+            verified_end: self.replica.verified_end(),
+            following: self.replica.following(now),
+            append_latency: self.append_latency,
             failed: self.failed.clone(),
-            counters: self.counters,
+            counters: Counters {
+                bytes_written: self.log.bytes_written(),
+                ..self.counters
+            },
             links: self.replica.links(now, &view),
         }
     }
@@ -249,7 +281,7 @@ impl Shard {
             }
             while let Some((client, result)) = self.pending.poll() {
                 match result {
-                    Ok(()) => self.answer_append(client),
+                    Ok(()) => self.answer_append(now, client),
                     Err(code) => self.reply_error(client.request, code, [0; 2]),
                 }
             }
@@ -260,8 +292,9 @@ impl Shard {
         let open_end = self.log.open_end_offset();
         let ends = (self.log.log_end(), self.replica.high_watermark(), open_end);
         let seen = std::mem::replace(&mut self.seen_ends, ends);
-        if seen != ends {
-            let only_local = (seen.0, seen.1) == (ends.0, ends.1);
+        let room = std::mem::take(&mut self.room_came) && self.answers.take_wanted();
+        if seen != ends || room {
+            let only_local = (seen.0, seen.1) == (ends.0, ends.1) && !room;
             self.retry_reads(only_local, buffers);
         }
     }
@@ -367,6 +400,7 @@ impl Shard {
 
     /// Damage met by a read closes the log: what it holds can no longer be trusted to be served.
     fn on_read_error(&mut self, client: Option<Request>, error: ReadError) {
+        self.room_came = true;
         if let Some(request) = client {
             let code = match error {
                 ReadError::NotHeld => Code::NotReady,
@@ -455,6 +489,10 @@ impl Shard {
 
     /// The log is closed until restart: everybody who waits is told.
     fn close(&mut self, now: Time, text: String) {
+        let text = match text.contains("mend: ") {
+            true => text,
+            false => format!("{text}; mend: {}", Code::LogFailed.mend()),
+        };
         self.notice(true, format!("log closed until restart: {text}"));
         self.failed = text;
         self.replica.latched(now);

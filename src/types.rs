@@ -4,6 +4,9 @@
 //! format, a clock or a device. Units: times are microseconds since the Unix epoch, sizes are
 //! bytes, every `_end` is exclusive. Read `limits.rs` next.
 
+mod buckets;
+
+pub use buckets::Buckets;
 use core::fmt;
 
 macro_rules! number {

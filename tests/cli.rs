@@ -104,6 +104,22 @@ fn a_read_past_the_end_says_where_the_end_is() {
 }
 
 #[test]
+fn bytes_that_are_no_text_are_printed_exactly() {
+    let case = Case::new();
+    let lines = "printf 'a\\377\\n\\377\\376\\n\\377\\376\\375\\nplain\\n'";
+    ends(&case.append(lines, Stdio::piped()), 0, &[]);
+    let mut command = case.command("read", &["--format", "json"]);
+    let said = text(&command.output().unwrap().stdout);
+    let exact: Vec<serde_json::Value> = said
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|record| record["value_base64"].clone())
+        .collect();
+    let null = serde_json::Value::Null;
+    assert_eq!(exact, ["Yf8=".into(), "//4=".into(), "//79".into(), null]);
+}
+
+#[test]
 fn bad_values_are_bad_input() {
     let case = Case::new();
     let bad = [

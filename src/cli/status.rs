@@ -48,16 +48,23 @@ fn print(status: &Value) -> io::Result<()> {
         ("durable block", &["durable_end"]),
         ("end block", &["log_end"]),
         ("committed offset", &["committed_offset"]),
-        ("failed", &["failed"]),
+        ("from leader", &["following", "status"]),
+        ("cause", &["following", "cause"]),
     ];
     say(format_args!(""))?;
     table(&shards, &status["shards"])?;
+    for shard in status["shards"].as_array().into_iter().flatten() {
+        if let Some(why) = shard["failed"].as_str().filter(|why| !why.is_empty()) {
+            let (origin, shard) = (cell(&shard["origin"]), cell(&shard["shard"]));
+            say(format_args!("log {origin}-{shard} is closed: {why}"))?;
+        }
+    }
     let links = [
         ("shard", &["shard"][..]),
         ("peer", &["peer"]),
         ("status", &["status"]),
         ("cause", &["cause"]),
-        ("since ms", &["since_ms"]),
+        ("since", &["since_ms"]),
         ("lag records", &["lag", "records"]),
         ("lag bytes", &["lag", "bytes"]),
         ("lag s", &["lag", "seconds"]),
@@ -95,6 +102,18 @@ fn cell(value: &Value) -> String {
     }
 }
 
+/// How long something has been so, in the two largest units.
+fn age(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0 => format!("{ms} ms"),
+        1..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86400, seconds / 3600 % 24),
+    }
+}
+
 fn table(columns: &[(&str, &[&str])], rows: &Value) -> io::Result<()> {
     let mut lines = vec![
         columns
@@ -104,7 +123,11 @@ fn table(columns: &[(&str, &[&str])], rows: &Value) -> io::Result<()> {
     ];
     for row in rows.as_array().into_iter().flatten() {
         let found = |path: &[&str]| path.iter().fold(row, |value, key| &value[*key]).clone();
-        lines.push(columns.iter().map(|(_, path)| cell(&found(path))).collect());
+        let shown = |path: &[&str]| match path {
+            ["since_ms"] => age(found(path).as_u64().unwrap_or(0)),
+            _ => cell(&found(path)),
+        };
+        lines.push(columns.iter().map(|(_, path)| shown(path)).collect());
     }
     let width = |column: usize| {
         lines

@@ -3,6 +3,8 @@
 //! Values are microseconds. Each power of two is cut into 16 equal buckets, values below 32 are
 //! exact. Only counts and percentiles; who measures what is `leader.rs`'s business.
 
+use crate::types::Buckets;
+
 const PER_POWER: u64 = 16;
 const BUCKETS: usize = 61 * PER_POWER as usize;
 
@@ -11,6 +13,7 @@ const BUCKETS: usize = 61 * PER_POWER as usize;
 pub struct Histogram {
     counts: Vec<u32>,
     total: u64,
+    buckets: Buckets,
 }
 
 impl Default for Histogram {
@@ -18,6 +21,7 @@ impl Default for Histogram {
         Histogram {
             counts: vec![0; BUCKETS],
             total: 0,
+            buckets: Buckets::default(),
         }
     }
 }
@@ -28,6 +32,12 @@ impl Histogram {
         let count = &mut self.counts[bucket(value_us)];
         *count = count.saturating_add(1);
         self.total += 1;
+        self.buckets.record(value_us);
+    }
+
+    /// The same counts in the few buckets of a metrics page.
+    pub fn buckets(&self) -> Buckets {
+        self.buckets
     }
 
     /// Values counted.

@@ -499,6 +499,12 @@ impl Leader {
         }
     }
 
+    /// Whether an operator has paused the link to `peer`; none if there is no such link.
+    pub fn is_paused(&self, peer: NodeId) -> Option<bool> {
+        let link = self.links.iter().find(|link| link.peer == peer);
+        link.map(|link| link.operator_pause)
+    }
+
     /// The log met a disk error: this node leads nothing any more.
     pub fn latched(&mut self, now: Time, state: &mut State) {
         self.phase = Phase::Waiting;

@@ -4,9 +4,9 @@
 //! those of one connection keep their order on the socket. Read `view.rs` next, then `follower.rs`.
 
 use super::credit;
-use crate::types::{BlockNo, ConnectionId, Epoch, NodeId};
+use crate::types::{BlockNo, Buckets, ConnectionId, Epoch, NodeId};
 use crate::wire::block::BlockHeader;
-use crate::wire::body::{Body, CreditLimits, FetchOk, ReplicaMemory, Replicate};
+use crate::wire::body::{Body, CreditLimits, FetchOk, PauseReason, ReplicaMemory, Replicate};
 use crate::wire::code::Code;
 
 /// What the checkpoint must remember for the protocol.
@@ -197,6 +197,17 @@ pub enum LinkStatus {
     Disconnected,
 }
 
+/// A follower's side of the link that brings it its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Following {
+    /// `Disconnected` until this node has answered its leader on the connection there is.
+    pub status: LinkStatus,
+    /// The pause that this node asked for.
+    pub pause: Option<PauseReason>,
+    /// Microseconds since anything was heard of the leader; none if recovery has not ended yet.
+    pub silence_us: Option<u64>,
+}
+
 /// One link of the log that this node leads. Times in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkView {
@@ -208,6 +219,8 @@ pub struct LinkView {
     pub cause: String,
     /// For how long.
     pub since_us: u64,
+    /// The last error, even if it is over; empty if there was none.
+    pub last_error: String,
     /// Records that it lacks.
     pub lag_records: u64,
     /// Padded bytes of blocks that it lacks, as far as this leadership sealed them.
@@ -224,6 +237,8 @@ pub struct LinkView {
     pub matched: BlockNo,
     /// Replication lag seen: p50, p95, p99 since the process started.
     pub lag_percentiles_us: [u64; 3],
+    /// The same lags, counted by size.
+    pub lag_buckets: Buckets,
     /// Blocks whose lag that is.
     pub lag_blocks: u64,
     /// Data connections since the process started.

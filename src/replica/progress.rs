@@ -66,6 +66,14 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Whether something went wrong, rather than being slow or asked for.
+    pub fn is_error(&self) -> bool {
+        matches!(
+            self,
+            Cause::Lost | Cause::Timeout | Cause::Refused(_) | Cause::Diverged(_) | Cause::Trimmed
+        )
+    }
+
     /// In a few words.
     pub fn text(&self) -> String {
         let text = match self {
@@ -149,6 +157,8 @@ pub struct Link {
     pub status: LinkStatus,
     pub cause: Cause,
     pub since: Time,
+    /// The last cause that was an error, whatever came after it.
+    pub last_error: Cause,
     /// Operators were told of this status, and when of a lack of credit last.
     pub told: bool,
     pub credit_told_at: Option<Time>,
@@ -189,6 +199,7 @@ impl Link {
             status: LinkStatus::Disconnected,
             cause: Cause::Connecting,
             since: Time(0),
+            last_error: Cause::None,
             told: true,
             credit_told_at: None,
             lag: Histogram::default(),

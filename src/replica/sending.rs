@@ -141,6 +141,9 @@ impl Leader {
         let (status, cause) = link.current_status(waits);
         let link = &mut self.links[index];
         link.cause = cause;
+        if cause.is_error() {
+            link.last_error = cause;
+        }
         if status == link.status {
             return;
         }
@@ -189,11 +192,18 @@ impl Leader {
             let lacks = self.sealed.iter().skip(skip);
             let oldest = lacks.clone().next();
             let room = link.sender.room();
+            // Before recovery has ended nothing has a time yet.
+            let since = if link.since == Time(0) {
+                now
+            } else {
+                link.since
+            };
             LinkView {
                 peer: link.peer,
                 status: link.status,
                 cause: link.cause.text(),
-                since_us: now.since_us(link.since),
+                since_us: now.since_us(since),
+                last_error: link.last_error.text(),
                 lag_records: records(link.matched),
                 lag_bytes: lacks.map(|sealed| sealed.weight.bytes).sum(),
                 lag_us: oldest.map_or(0, |sealed| now.0.saturating_sub(sealed.tick.0)),
@@ -202,6 +212,7 @@ impl Leader {
                 sent: link.next,
                 matched: link.matched,
                 lag_percentiles_us: [50, 95, 99].map(|p| link.lag.percentile(p)),
+                lag_buckets: link.lag.buckets(),
                 lag_blocks: link.lag.total(),
                 connections: link.connections,
                 sent_bytes: link.sent_bytes,

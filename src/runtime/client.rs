@@ -44,7 +44,7 @@ pub(super) async fn serve(
 fn has_enough(connection: &Connection) -> bool {
     connection.unanswered_bytes.get() >= limits::CONNECTION_APPEND_BYTES
         || connection.unanswered.borrow().len() >= limits::CONNECTION_REQUESTS
-        || connection.queued_bytes() >= limits::CONNECTION_ANSWER_BYTES
+        || connection.must_take_answers()
 }
 
 /// Handles one frame; false if it ends the connection.
@@ -86,7 +86,8 @@ async fn handle(
             connection.send_body(metadata(&core.node.config), correlation, log);
         }
         Some(Ok(Body::Status(_))) => {
-            let json = status::json(core);
+            core.publish();
+            let json = status::snapshot(&core.node).status.to_string();
             let mut head = Body::from(StatusOk {}).encode(correlation, log, json.len());
             head.extend_from_slice(json.as_bytes());
             connection.send(head);

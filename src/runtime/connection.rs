@@ -10,6 +10,7 @@ use super::buffers::Pool;
 use super::driver::Core;
 use super::local::Signal;
 use crate::buffers::Buffers;
+use crate::limits;
 use crate::shard::Part;
 use crate::types::{ConnectionId, LogId, NodeId, Time};
 use crate::wire::body::{Body, Channel, Error};
@@ -25,6 +26,7 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Instant;
 
 /// Pieces of memory given to one `sendmsg`.
 const PIECES: usize = 64;
@@ -60,6 +62,8 @@ pub(super) struct Connection {
     pub(super) handshake_by: Cell<Option<Time>>,
     queue: RefCell<VecDeque<Frame>>,
     queued_bytes: Cell<usize>,
+    /// Bytes outside buffers that wait for sockets, of all connections of the core.
+    core_queued_bytes: Rc<Cell<usize>>,
     writable: Signal,
     /// Given when an answer left or was made: the reader may go on.
     pub(super) progress: Signal,
@@ -99,7 +103,7 @@ impl Connection {
         id: ConnectionId,
         address: SocketAddr,
         stream: &TcpStream,
-        handshake_by: Time,
+        (handshake_by, core_queued_bytes): (Time, Rc<Cell<usize>>),
     ) -> Connection {
         Connection {
             id,
@@ -109,6 +113,7 @@ impl Connection {
             handshake_by: Cell::new(Some(handshake_by)),
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),
+            core_queued_bytes,
             writable: Signal::default(),
             progress: Signal::default(),
             closing: Cell::new(false),
@@ -188,6 +193,8 @@ impl Connection {
         let payload: usize = parts.iter().map(|part| part.len).sum();
         let total = head.len() + copied.len() + payload;
         self.queued_bytes.set(self.queued_bytes.get() + total);
+        let all = &self.core_queued_bytes;
+        all.set(all.get() + head.len() + copied.len());
         self.queue.borrow_mut().push_back(Frame {
             head,
             copied,
@@ -227,12 +234,28 @@ impl Connection {
         self.progress.notify();
     }
 
+    /// A frame is done or dropped.
+    fn count_off(&self, frame: &Frame) {
+        let all = &self.core_queued_bytes;
+        all.set(all.get() - frame.head.len() - frame.copied.len());
+    }
+
+    /// Whether the other side must take answers before more of it is read: it has much to take, or
+    /// something while this core has much for all.
+    pub(super) fn must_take_answers(&self) -> bool {
+        let queued = self.queued_bytes();
+        let all = self.core_queued_bytes.get();
+        queued >= limits::CONNECTION_ANSWER_BYTES
+            || (queued > 0 && all >= limits::CORE_ANSWER_BYTES)
+    }
+
     /// What was queued and never left, with the log that wants to hear of it.
     pub(super) fn drop_queue(&self, pool: &mut Pool) -> Vec<(Teller, usize)> {
         let frames = std::mem::take(&mut *self.queue.borrow_mut());
         self.queued_bytes.set(0);
         let mut dropped = Vec::new();
         for frame in frames {
+            self.count_off(&frame);
             dropped.extend(finish(&frame, pool));
         }
         dropped
@@ -277,7 +300,10 @@ pub(super) async fn write_all(core: Rc<Core>, connection: Rc<Connection>, mut st
             connection.end_sending(core.clock.now());
             break;
         }
-        let count = match gather(&core, &connection) {
+        let began = Instant::now();
+        let gathered = gather(&core, &connection);
+        core.note_handed_over(&connection, began);
+        let count = match gathered {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 wait_for_room(&core, &connection, &mut stream).await
             }
@@ -373,6 +399,7 @@ fn advance(core: &Core, connection: &Connection, count: usize) {
             front.sent += step;
             left -= step;
             if front.sent == front.total {
+                connection.count_off(front);
                 told.extend(finish(front, &mut pool));
                 queue.pop_front();
             }

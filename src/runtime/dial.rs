@@ -168,7 +168,12 @@ pub(super) fn open(
     let by = core.clock.now().plus_us(limits::HANDSHAKE_MS * 1000);
     let writing = second_stream(&stream)?;
     let id = core.new_connection_id();
-    let connection = Rc::new(Connection::new(id, address, &stream, by));
+    let connection = Rc::new(Connection::new(
+        id,
+        address,
+        &stream,
+        (by, core.queued_bytes.clone()),
+    ));
     core.connections.borrow_mut().insert(id, connection.clone());
     glommio::spawn_local(write_all(core.clone(), connection.clone(), writing)).detach();
     let reader = Reader::new(core.clone(), connection.clone(), stream);

@@ -13,7 +13,7 @@ use super::ring::{Ring, Transfer};
 use super::spares::Spares;
 use crate::buffers::Buffers;
 use crate::shard::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileName};
-use crate::types::{BufferId, FileId, Ticket};
+use crate::types::{Buckets, BufferId, FileId, Ticket};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -23,6 +23,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use std::time::Instant;
 
 /// An operation that has ended, and the log that it belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +102,7 @@ pub(super) struct Disk {
 
 struct Log {
     place: Place,
+    writes: Buckets,
     files: BTreeMap<FileId, OpenFile>,
 }
 
@@ -114,6 +116,8 @@ struct Operation {
     log: usize,
     ticket: Ticket,
     buffer: Option<BufferId>,
+    /// When a write was handed over.
+    write_began: Option<Instant>,
     /// Open until the kernel is done with it.
     _file: Rc<File>,
 }
@@ -138,8 +142,14 @@ impl Disk {
         };
         self.logs.push(Log {
             place,
+            writes: Buckets::default(),
             files: BTreeMap::from([(CHECKPOINT_FILE, open)]),
         });
+    }
+
+    /// How long the writes of a log took.
+    pub(super) fn writes(&self, log: usize) -> Buckets {
+        self.logs[log].writes
     }
 
     pub(super) fn requests(&self) -> Rc<Requests> {
@@ -238,10 +248,12 @@ impl Disk {
         file: Rc<File>,
         transfer: Transfer,
     ) {
+        let write = matches!(transfer, Transfer::Write { .. });
         let operation = Some(Operation {
             log,
             ticket,
             buffer,
+            write_began: write.then(Instant::now),
             _file: file,
         });
         let name = self.unused.pop().unwrap_or(self.operations.len());
@@ -271,6 +283,10 @@ impl Disk {
         self.unused.push(name as usize);
         if let Some(buffer) = operation.buffer {
             pool.unhold(buffer);
+        }
+        if let Some(began) = operation.write_began {
+            let took_us = began.elapsed().as_micros() as u64;
+            self.logs[operation.log].writes.record(took_us);
         }
         let result = match count {
             count if count >= 0 => Ok(count as usize),

@@ -7,9 +7,11 @@
 
 use super::files::{AlignedBytes, allocate, open_direct};
 use io_uring::{IoUring, opcode, types};
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
@@ -19,6 +21,8 @@ use std::time::{Duration, Instant};
 const WRITERS: usize = 3;
 const DEPTH: usize = 8;
 const WRITE_BYTES: usize = 1 << 20;
+/// From the kernel's `linux/magic.h`.
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
 const FILE_BYTES: u64 = 128 << 20;
 
 /// What was measured.
@@ -61,6 +65,22 @@ pub fn measure(directory: &Path, seconds: u64) -> io::Result<DiskSpeed> {
     Ok(DiskSpeed {
         writers: writers?,
         seconds: seconds as f64,
+    })
+}
+
+/// The name of a file system that is memory and no disk, if `directory` lies on one.
+pub fn memory_file_system(directory: &Path) -> io::Result<Option<&'static str>> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: a statfs is integers; all zeros is a value of it.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends with a zero byte, and the call fills in the struct that it is given.
+    if unsafe { libc::statfs(path.as_ptr(), &mut found) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(match found.f_type {
+        libc::TMPFS_MAGIC => Some("tmpfs"),
+        RAMFS_MAGIC => Some("ramfs"),
+        _ => None,
     })
 }
 
@@ -135,3 +155,7 @@ fn write(file: &File, start: &Barrier, length: Duration) -> io::Result<f64> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "disk_check_tests.rs"]
+mod tests;

@@ -14,6 +14,7 @@ use super::local::{Clock, Signal};
 use super::node::Node;
 use crate::limits;
 use crate::shard::{Action, Event, Part, Request, Shard, ShardStatus};
+use crate::snapshot::ShardUsage;
 use crate::types::{ConnectionId, LogId, NodeId, ShardId, Time};
 use crate::wire::body::Body;
 use glommio::timer::Timer;
@@ -24,7 +25,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A shard whose time has come again at once still lets others run.
 const SHORTEST_WAIT: Duration = Duration::from_micros(50);
@@ -52,6 +53,10 @@ pub(super) struct Core {
     pub(super) stopped: Signal,
     /// Data connections that shards asked for.
     pub(super) dials: Dials,
+    /// Bytes outside buffers that wait for sockets, of all connections.
+    pub(super) queued_bytes: Rc<Cell<usize>>,
+    /// What each shard took so far, in the order of `logs`.
+    pub(super) usage: RefCell<Vec<ShardUsage>>,
     /// Lanes to other cores.
     pub(super) handoffs: Handoffs,
 }
@@ -77,7 +82,7 @@ impl Core {
         shards: Vec<(LogId, Shard)>,
         clock: Clock,
     ) -> Core {
-        let logs = shards.iter().map(|(log, _)| *log).collect();
+        let logs: Vec<LogId> = shards.iter().map(|(log, _)| *log).collect();
         let local = |(_, shard)| Local {
             shard,
             ready: true,
@@ -90,7 +95,6 @@ impl Core {
             pool: RefCell::new(pool),
             disk: RefCell::new(disk),
             shards: RefCell::new(shards.into_iter().map(local).collect()),
-            logs,
             connections: RefCell::default(),
             next_connection: Cell::new(1),
             work: Signal::default(),
@@ -99,6 +103,9 @@ impl Core {
             stopping: Cell::new(false),
             stopped: Signal::default(),
             dials: Dials::default(),
+            queued_bytes: Rc::default(),
+            usage: RefCell::new(vec![ShardUsage::default(); logs.len()]),
+            logs,
             handoffs,
         };
         core.work.notify();
@@ -129,11 +136,18 @@ impl Core {
 
     /// Tells a shard what happened. What it decides is collected later in this turn.
     pub(super) fn deliver(&self, log: usize, event: Event) {
+        let began = Instant::now();
         let now = self.clock.now();
         let local = &mut self.shards.borrow_mut()[log];
         local.shard.handle(now, event, &mut *self.pool.borrow_mut());
         local.ready = true;
+        self.note_shard(log, began);
         self.work.notify();
+    }
+
+    /// Whether an operator has paused the link of a log with `peer`; none if there is none.
+    pub(super) fn is_link_paused(&self, log: usize, peer: NodeId) -> Option<bool> {
+        self.shards.borrow()[log].shard.is_link_paused(peer)
     }
 
     /// What the shards of this core say of themselves.
@@ -200,6 +214,7 @@ impl Core {
         if !std::mem::take(&mut self.shards.borrow_mut()[log].ready) {
             return false;
         }
+        let began = Instant::now();
         let now = self.clock.now();
         loop {
             let action = {
@@ -208,9 +223,11 @@ impl Core {
             };
             match action {
                 Some(action) => self.carry_out(log, action),
-                None => return true,
+                None => break,
             }
         }
+        self.note_shard(log, began);
+        true
     }
 
     fn carry_out(&self, log: usize, action: Action) {
@@ -254,10 +271,13 @@ impl Core {
 
     fn send(&self, log: usize, connection: ConnectionId, body: &Body, parts: Vec<Part>) {
         if let Some(connection) = self.connection(connection) {
-            let payload = parts.iter().map(|part| part.len).sum();
+            let began = Instant::now();
+            let payload: usize = parts.iter().map(|part| part.len).sum();
             let head = body.encode(0, self.logs[log], payload);
+            let bytes = head.len() + payload;
             let pool = &mut self.pool.borrow_mut();
             connection.send_parts(head, parts, Some(Teller::Log(log)), pool);
+            self.note_sent(log, &connection, bytes, began);
         }
     }
 
@@ -270,7 +290,8 @@ impl Core {
             let payload = part.map_or(0, |part| part.len);
             let head = body.encode(request.correlation, self.logs[log], payload);
             let parts = part.into_iter().collect();
-            connection.send_parts(head, parts, None, &mut self.pool.borrow_mut());
+            let tell = Some(Teller::Log(log));
+            connection.send_parts(head, parts, tell, &mut self.pool.borrow_mut());
         }
     }
 
@@ -355,13 +376,6 @@ impl Core {
             }
         }
         self.connection_ends(connection);
-    }
-
-    /// Publishes what the shards of this core say of themselves, for other cores.
-    pub(super) fn publish(&self) {
-        let statuses = self.statuses();
-        let published = &self.node.published[self.index];
-        *published.lock().expect("the lock is not poisoned") = statuses;
     }
 
     /// Looks up when a shard wants to see the clock again.

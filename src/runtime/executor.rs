@@ -63,6 +63,8 @@ pub(super) async fn run(
     sleep(Duration::from_millis(1)).await;
     let (ring, eventfd) = Ring::new(RING_DEPTH, &node.cpus, node.lock.as_raw_fd()).map_err(fail)?;
     let core = build(index, node, ring, prepared, lanes)?;
+    // Whoever finds the port open finds a status too.
+    core.publish();
     start_tasks(&core, eventfd);
     let address = listen(&core, socket)?;
     tracing::info!(core = index, %address, "listening");

@@ -134,8 +134,4 @@ impl Clock {
     pub(super) fn until(&self, time: Time) -> Duration {
         Duration::from_micros(time.since_us(self.now()))
     }
-
-    pub(super) fn uptime(&self) -> Duration {
-        self.start.elapsed()
-    }
 }

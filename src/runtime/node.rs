@@ -7,9 +7,11 @@ use super::metronome::Metronome;
 use super::spares::Spares;
 use crate::config::Config;
 use crate::shard::ShardStatus;
+use crate::snapshot::{Board, CoreReport, Mailbox, Slot, Snapshot};
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// One node.
 #[derive(Debug)]
@@ -22,7 +24,12 @@ pub(super) struct Node {
     /// One for each core.
     pub(super) metronomes: Vec<Arc<Metronome>>,
     /// What each core last said of its shards.
-    pub(super) published: Vec<Mutex<Vec<ShardStatus>>>,
+    pub(super) published: Vec<Slot<Vec<ShardStatus>>>,
+    /// What each core last said of itself.
+    pub(super) reports: Vec<Slot<CoreReport>>,
+    /// Orders for each core.
+    pub(super) mailboxes: Vec<Mailbox>,
+    pub(super) started: Instant,
     pub(super) counters: Counters,
     /// Requests that each core has handed to another one since the start: clients on a wrong port.
     pub(super) handoffs: Vec<AtomicU64>,
@@ -47,4 +54,14 @@ pub(super) struct Counters {
     pub(super) refused_peers: AtomicU64,
     /// Connections accepted.
     pub(super) accepted: AtomicU64,
+}
+
+impl Board for Node {
+    fn snapshot(&self) -> Snapshot {
+        super::status::snapshot(self)
+    }
+
+    fn mailboxes(&self) -> &[Mailbox] {
+        &self.mailboxes
+    }
 }

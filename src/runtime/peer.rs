@@ -15,8 +15,10 @@ use crate::shard::Event;
 use crate::types::{BufferId, LogId, NodeId, ShardId};
 use crate::wire::body::{Body, Channel, Hello, HelloOk, PROTOCOL};
 use crate::wire::code::Code;
+use crate::wire::frame::FrameHeader;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// The frames of an accepted connection whose first one was a Hello.
 pub(super) async fn serve_accepted(
@@ -99,7 +101,9 @@ pub(super) fn shared_logs(core: &Core, cores: usize, peer_core: usize) -> Vec<us
         .collect()
 }
 
-/// Tells the shards of an open connection and hands them its frames until it ends.
+/// Tells the shards of an open connection and hands them its frames until it ends. A node that
+/// asks and does not take the answers is read no further; the side that dialed always reads, so
+/// the two never wait for each other.
 pub(super) async fn serve(
     core: &Rc<Core>,
     connection: &Rc<Connection>,
@@ -118,6 +122,9 @@ pub(super) async fn serve(
     }
     loop {
         glommio::yield_if_needed().await;
+        if !dialed && !reader.wait_while(Connection::must_take_answers).await {
+            return Ok(());
+        }
         let incoming = reader.frame().await?;
         if connection.is_ending() || !handle(core, connection, reader, incoming).await? {
             return Ok(());
@@ -214,13 +221,28 @@ async fn handle(
         connection.refuse(Code::UnknownLog, [0, 0], header.correlation, log);
         return Ok(true);
     }
+    deliver(core, connection, local, &header, (body, payload));
+    Ok(true)
+}
+
+/// Hands a frame to its shard.
+fn deliver(
+    core: &Core,
+    connection: &Connection,
+    local: usize,
+    header: &FrameHeader,
+    (body, payload): (Body, Option<(BufferId, usize)>),
+) {
+    let began = Instant::now();
     let event = Event::Frame {
         connection: connection.id,
         body,
         payload,
     };
     core.deliver(local, event);
-    Ok(true)
+    if let Kind::Peer { node, .. } = connection.kind.get() {
+        core.note_received(local, node, header, began);
+    }
 }
 
 fn drop_payload(core: &Core, payload: Option<(BufferId, usize)>) {

@@ -137,7 +137,7 @@ pub(super) async fn end(
 }
 
 /// The task that ends connections whose first frame, or whose end, is overdue: never ends. Also
-/// publishes what this core says of itself.
+/// takes operators' orders and publishes what this core says of itself.
 pub(super) async fn watch(core: Rc<Core>) {
     loop {
         sleep(WATCH).await;
@@ -150,8 +150,7 @@ pub(super) async fn watch(core: Rc<Core>) {
             connections.values().filter(late).cloned().collect()
         };
         overdue.iter().for_each(|connection| connection.kill());
-        if core.node.config.cores.count > 1 {
-            core.publish();
-        }
+        core.take_orders();
+        core.publish();
     }
 }

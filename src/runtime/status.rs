@@ -1,45 +1,59 @@
 //! The node's status as JSON: every shard of every core, every link, the counters of the process.
 //!
-//! Shards of this core are asked now, those of other cores are as they last published themselves
-//! (at most a tenth of a second ago). Keys are part of what scripts rely on: they are added, never
+//! Made of what the cores last published, at most a tenth of a second ago; the core that is asked
+//! publishes itself before it answers. Keys are part of what scripts rely on: they are added, never
 //! renamed.
 
-use super::driver::Core;
+use super::node::Node;
 use crate::shard::ShardStatus;
 use crate::shard::status::{LinkStatus, LinkView, Role};
+use crate::snapshot::{CoreReport, ShardUsage, Slot, Snapshot};
+use crate::types::LogId;
+use crate::wire::body::PauseReason;
 use crate::wire::record;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The whole status.
-pub(super) fn json(core: &Core) -> String {
-    let node = &core.node;
-    let mut statuses = core.statuses();
-    for (index, published) in node.published.iter().enumerate() {
-        if index != core.index {
-            let published = published.lock().expect("the lock is not poisoned");
-            statuses.extend(published.iter().cloned());
-        }
+/// The node as its cores last published themselves.
+pub(super) fn snapshot(node: &Node) -> Snapshot {
+    let cores: Vec<_> = node.reports.iter().map(Slot::read).collect();
+    let published = node.published.iter().map(Slot::read);
+    let mut shards: Vec<ShardStatus> = published.flat_map(|shards| shards.to_vec()).collect();
+    shards.sort_by_key(|status| status.log);
+    Snapshot {
+        status: json(node, &shards, &cores),
+        shards,
+        cores,
     }
-    statuses.sort_by_key(|status| status.log);
+}
+
+fn json(node: &Node, statuses: &[ShardStatus], cores: &[Arc<CoreReport>]) -> Value {
+    let config = &node.config;
+    let usage = |log: LogId| cores.iter().find_map(|core| core.usage.get(&log));
     let crc_failures: u64 = statuses
         .iter()
         .map(|status| status.counters.crc_failures)
         .sum();
     let links = statuses.iter().flat_map(|status| {
         let links = status.links.iter();
-        links.map(|view| link(status, view))
+        links.map(|view| link(status, view, usage(status.log)))
     });
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-    let whole = json!({
+    json!({
         "node": node.config.node.id.0,
         "cluster": node.config.cluster.id.0,
         "version": env!("CARGO_PKG_VERSION"),
-        "uptime_s": core.clock.uptime().as_secs_f64(),
+        "uptime_s": node.started.elapsed().as_secs_f64(),
         "cores": node.config.cores.count,
         "core_handoffs": node.handoffs.iter().map(count).collect::<Vec<_>>(),
-        "stopping": core.stopping.get(),
-        "shards": statuses.iter().map(shard).collect::<Vec<_>>(),
+        "stopping": cores.iter().any(|core| core.stopping),
+        "admin": config.node.admin.as_ref().map(|address| json!({
+            "address": address,
+            "control": config.node.admin_control,
+        })),
+        "shards": statuses.iter().map(|status| shard(status, usage(status.log)))
+            .collect::<Vec<_>>(),
         "links": links.collect::<Vec<_>>(),
         "counters": {
             "records_encoded": record::records_encoded(),
@@ -49,17 +63,16 @@ pub(super) fn json(core: &Core) -> String {
             "refused_peers": count(&node.counters.refused_peers),
             "connections_accepted": count(&node.counters.accepted),
             "handoffs": node.handoffs.iter().map(count).sum::<u64>(),
-            "connections_open": core.connections.borrow().len(),
-            "buffer_bytes": core.pool.borrow().allocated(),
+            "connections_open": cores.iter().map(|core| core.connections_open).sum::<usize>(),
+            "buffer_bytes": cores.iter().map(|core| core.buffer_bytes).sum::<usize>(),
             "segments_ready": node.spares.ready(),
             "segments_provided_ready": count(&node.spares.provided_ready),
             "segments_provided_cold": count(&node.spares.provided_cold),
         },
-    });
-    whole.to_string()
+    })
 }
 
-fn shard(status: &ShardStatus) -> Value {
+fn shard(status: &ShardStatus, usage: Option<&ShardUsage>) -> Value {
     let role = match status.role {
         Role::Recovering => "recovering",
         Role::Opening => "opening",
@@ -79,7 +92,15 @@ fn shard(status: &ShardStatus) -> Value {
         "log_end": status.log_end.0,
         "durable_offset": status.durable_offset.0,
         "committed_offset": status.committed_offset.0,
+        "verified_end": status.verified_end.0,
+        "following": status.following.map(|link| json!({
+            "leader": status.leader.map(|leader| leader.0),
+            "status": word(link.status),
+            "cause": link.pause.map_or("", cause),
+        })),
+        "leader_silence_us": status.following.and_then(|link| link.silence_us),
         "failed": status.failed,
+        "cpu_s": usage.map_or(0, |usage| usage.cpu_ns) as f64 / 1e9,
         "counters": {
             "appends": status.counters.appends,
             "blocks_sealed": status.counters.blocks_sealed,
@@ -91,22 +112,37 @@ fn shard(status: &ShardStatus) -> Value {
     })
 }
 
-fn link(status: &ShardStatus, view: &LinkView) -> Value {
-    let state = match view.status {
+/// A status as operators know it (S-34, S-35).
+fn word(status: LinkStatus) -> &'static str {
+    match status {
         LinkStatus::Replicating => "replicating",
         LinkStatus::WaitingForCredit => "waiting_for_credit",
         LinkStatus::Paused => "paused",
         LinkStatus::Disconnected => "disconnected",
-    };
+    }
+}
+
+fn cause(reason: PauseReason) -> &'static str {
+    match reason {
+        PauseReason::SlowDisk => "slow_disk",
+        PauseReason::HighLoad => "high_load",
+        PauseReason::Manual => "manual",
+    }
+}
+
+fn link(status: &ShardStatus, view: &LinkView, usage: Option<&ShardUsage>) -> Value {
+    let usage = usage.and_then(|usage| usage.links.get(&view.peer));
+    let usage = usage.copied().unwrap_or_default();
     let [p50, p95, p99] = view.lag_percentiles_us;
     json!({
         "kind": "replica",
         "origin": status.log.origin.0,
         "shard": status.log.shard.0,
         "peer": view.peer.0,
-        "status": state,
+        "status": word(view.status),
         "cause": view.cause,
         "since_ms": view.since_us / 1000,
+        "last_error": view.last_error,
         "lag": {
             "records": view.lag_records,
             "bytes": view.lag_bytes,
@@ -115,6 +151,8 @@ fn link(status: &ShardStatus, view: &LinkView) -> Value {
         "credit": { "records": view.credit_records, "bytes": view.credit_bytes },
         "sent": view.sent.0,
         "matched": view.matched.0,
+        "cpu_s": usage.cpu_ns as f64 / 1e9,
+        "network": { "sent_bytes": usage.sent_bytes, "received_bytes": usage.received_bytes },
         "lag_percentiles_us": { "p50": p50, "p95": p95, "p99": p99, "count": view.lag_blocks },
         "connections": view.connections,
         "sent_bytes": view.sent_bytes,

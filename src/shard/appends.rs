@@ -22,6 +22,7 @@ use crate::wire::producers::KnownBatch;
 pub(super) struct WaitingAppend {
     pub(super) request: Request,
     level: Level,
+    arrived: Time,
     pub(super) deadline: Time,
     pub(super) buffer: BufferId,
     len: usize,
@@ -36,6 +37,7 @@ pub(super) struct PendingAppend {
     base_offset: Offset,
     block: BlockNo,
     epoch: Epoch,
+    arrived: Time,
 }
 
 impl Shard {
@@ -100,6 +102,7 @@ impl Shard {
                 let append = WaitingAppend {
                     request,
                     level,
+                    arrived: now,
                     deadline,
                     buffer,
                     len,
@@ -158,19 +161,22 @@ impl Shard {
             base_offset,
             block,
             epoch,
+            arrived: a.arrived,
         };
         let connection = a.request.connection;
         self.pending
             .accept(client, connection, block, a.level, a.deadline);
     }
 
-    pub(super) fn answer_append(&mut self, client: PendingAppend) {
+    pub(super) fn answer_append(&mut self, now: Time, client: PendingAppend) {
         let PendingAppend {
             request,
             base_offset,
             block,
             epoch,
+            arrived,
         } = client;
+        self.append_latency.record(now.since_us(arrived));
         self.reply(
             request,
             AppendOk {

@@ -7,7 +7,8 @@
 use super::appends::WaitingAppend;
 use super::reads::WaitingRead;
 use super::{Action, Part, Request, Shard};
-use crate::types::{BufferId, ConnectionId, Time};
+use crate::limits::READ_ROOM_MS;
+use crate::types::{BufferId, ConnectionId, ReadLevel, Time};
 use crate::wire::body::{Body, Error};
 use crate::wire::code::Code;
 use std::collections::VecDeque;
@@ -55,13 +56,23 @@ impl Shard {
                 self.clients.appends.push_back(append);
             }
         }
-        let (late, rest) = std::mem::take(&mut self.clients.reads)
-            .into_iter()
-            .partition(|r| expired(r.deadline));
-        self.clients.reads = rest;
-        let late: Vec<WaitingRead> = late;
-        for read in late {
-            self.reply_error(read.request, Code::Timeout, [0; 2]);
+        for mut read in std::mem::take(&mut self.clients.reads) {
+            let bound = match read.read.level {
+                ReadLevel::Committed => self.committed_offset,
+                ReadLevel::Local => self.log.open_end_offset(),
+            };
+            if !expired(read.deadline) {
+                self.clients.reads.push(read);
+            } else if read.read.offset >= bound {
+                self.reply_error(read.request, Code::Timeout, [0; 2]);
+            } else if read.patient {
+                self.reply_error(read.request, Code::Overloaded, [0; 2]);
+            } else {
+                // There is something to return and only room for it is missing.
+                read.patient = true;
+                read.deadline = now.plus_us(READ_ROOM_MS * 1000);
+                self.clients.reads.push(read);
+            }
         }
     }
 

@@ -103,8 +103,8 @@ pub enum Event {
         /// Its payload.
         payload: Option<(BufferId, usize)>,
     },
-    /// A payload of a [`Action::Send`] has left for the socket (or was dropped with its
-    /// connection).
+    /// A payload of a [`Action::Send`] or a [`Action::Reply`] has left for the socket (or was
+    /// dropped with its connection).
     Sent {
         /// On which connection.
         connection: ConnectionId,
@@ -151,7 +151,8 @@ pub enum Action {
         /// Payload.
         parts: Vec<Part>,
     },
-    /// Answer a client. The shell holds the part's buffer until it has left.
+    /// Answer a client. The shell holds the part's buffer until it has left; answer with
+    /// [`Event::Sent`] if there is one.
     Reply {
         /// The request.
         request: Request,

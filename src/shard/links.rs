@@ -13,6 +13,7 @@ use crate::types::{BufferId, ConnectionId, Time};
 use crate::wal::{From, Load, Loaded};
 use crate::wire::block::{self, BlockHeader};
 use crate::wire::body::Body;
+use crate::wire::code::Code;
 
 impl Shard {
     pub(super) fn on_frame(
@@ -55,6 +56,8 @@ impl Shard {
         let verdict = self
             .replica
             .on_run(now, connection, body, headers.as_deref(), &view);
+        let damaged = headers.is_none() || verdict == Verdict::Refuse(Code::BadCrc);
+        self.counters.crc_failures += u64::from(damaged);
         let Verdict::Write { cut } = verdict else {
             if let Some((buffer, _)) = payload {
                 self.release(buffer);

@@ -9,8 +9,8 @@
 
 use super::{Part, Purpose, Request, Role, Shard};
 use crate::buffers::Buffers;
-use crate::limits::{BATCH_HEADER, WAITING_READS};
-use crate::types::{BufferId, Epoch, Offset, ReadLevel, Time};
+use crate::limits::{BATCH_HEADER, BLOCK_HEADER, WAITING_READS};
+use crate::types::{BufferId, ConnectionId, Epoch, Offset, ReadLevel, Time};
 use crate::wal::{Common, From, Load, Loaded};
 use crate::wire::batch::BatchPrefix;
 use crate::wire::block;
@@ -22,7 +22,9 @@ use crate::wire::code::Code;
 pub(super) struct WaitingRead {
     pub(super) request: Request,
     pub(super) deadline: Time,
-    read: Read,
+    /// It has got more time to wait for room.
+    pub(super) patient: bool,
+    pub(super) read: Read,
 }
 
 /// What a client asks to read.
@@ -56,6 +58,7 @@ impl Shard {
         let waiting = WaitingRead {
             request,
             deadline,
+            patient: false,
             read,
         };
         if self.clients.reads.len() + self.loads.len() >= WAITING_READS {
@@ -109,7 +112,7 @@ impl Shard {
             ReadLevel::Committed => (self.replica.high_watermark(), self.committed_offset),
             ReadLevel::Local => (self.log.log_end(), self.log.open_end_offset()),
         };
-        if read.offset >= bound_offset {
+        if read.offset >= bound_offset || !self.may_answer(request.connection) {
             return false;
         }
         if read.offset >= sealed {
@@ -138,7 +141,7 @@ impl Shard {
             return false;
         };
         buffers.copy(open, picked.start..picked.start + picked.len, copy, 0);
-        self.reply_batches(request, copy, Picked { start: 0, ..picked });
+        self.reply_batches(request, copy, Picked { start: 0, ..picked }, buffers);
         self.release(copy);
         true
     }
@@ -152,15 +155,25 @@ impl Shard {
     ) {
         let WaitingRead { request, read, .. } = waiting;
         let Some((header, start)) = loaded.blocks.first() else {
+            self.room_came = true;
             return self.reply_error(request, Code::NotReady, [0; 2]);
         };
         let bytes = &buffers.bytes(loaded.buffer)[*start..];
         let mut picked = pick(block::batches(bytes, header).into_iter(), &read);
         picked.start += start;
-        self.reply_batches(request, loaded.buffer, picked);
+        self.reply_batches(request, loaded.buffer, picked, buffers);
     }
 
-    fn reply_batches(&mut self, request: Request, buffer: BufferId, picked: Picked) {
+    fn reply_batches(
+        &mut self,
+        request: Request,
+        buffer: BufferId,
+        picked: Picked,
+        buffers: &dyn Buffers,
+    ) {
+        let held = buffers.bytes(buffer).len();
+        self.answers.made(request.connection, picked.len, held);
+        self.room_came = true;
         let body = ReadOk {
             next: picked.next,
             high_watermark: self.committed_offset,
@@ -173,6 +186,26 @@ impl Shard {
             len: picked.len,
         };
         self.reply(request, body.into(), Some(part));
+    }
+
+    /// Whether a client's last answers leave room for one more.
+    fn may_answer(&mut self, connection: ConnectionId) -> bool {
+        let wal = &self.config.wal;
+        let block = wal.max_block_bytes.max(wal.max_batch_bytes + BLOCK_HEADER);
+        let most = block.next_power_of_two();
+        let (mut all, mut own) = (0, 0);
+        for purpose in self.loads.values() {
+            let Purpose::Read(read) = purpose else {
+                continue;
+            };
+            all += most;
+            own += if read.request.connection == connection {
+                most
+            } else {
+                0
+            };
+        }
+        self.answers.have_room(connection, most, (all, own))
     }
 
     /// Serves the reads that wait for records which may be there now; only what waits for the open
@@ -189,6 +222,10 @@ impl Shard {
     pub(super) fn on_find(&mut self, request: Request, timestamp: u64) {
         if matches!(self.role(), Role::Failed | Role::Recovering) {
             return self.reply_error(request, Code::NotReady, [0; 2]);
+        }
+        if self.clients.reads.len() + self.loads.len() >= WAITING_READS {
+            let most = [WAITING_READS as u64, 0];
+            return self.reply_error(request, Code::Overloaded, most);
         }
         let id = self.next_request();
         self.loads.insert(id, Purpose::Find(request));

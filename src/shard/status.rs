@@ -3,8 +3,8 @@
 //! Plain numbers and closed sets; whoever shows it chooses the words. Positions in blocks are
 //! exclusive, times in microseconds, lags as DESIGN defines them: at the leader, per link.
 
-pub use crate::replica::{LinkStatus, LinkView};
-use crate::types::{BlockNo, Epoch, LogId, NodeId, Offset};
+pub use crate::replica::{Following, LinkStatus, LinkView};
+use crate::types::{BlockNo, Buckets, Epoch, LogId, NodeId, Offset};
 
 /// What this node is for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,12 @@ pub struct ShardStatus {
     pub durable_offset: Offset,
     /// Offset behind the last committed record.
     pub committed_offset: Offset,
+    /// A follower's log is known to be its leader's below this block.
+    pub verified_end: BlockNo,
+    /// The link by which this node follows; none where it leads.
+    pub following: Option<Following>,
+    /// From the arrival of an append to its answer, for all that were acknowledged.
+    pub append_latency: Buckets,
     /// Why the log is closed, with the mend; empty if it is not.
     pub failed: String,
     /// Counters since start.

@@ -13,7 +13,7 @@ use super::output::{Loaded, Output, ReadError};
 use super::search::sound_header;
 use super::segments::Segments;
 use crate::buffers::Buffers;
-use crate::limits::{DISK_ALIGNMENT, SEGMENT_HEADER};
+use crate::limits::{DISK_ALIGNMENT, LOADS_AT_ONCE, SEGMENT_HEADER};
 use crate::types::{BlockNo, BufferId, LogId, Offset, padded};
 use crate::wire::batch::client_half;
 use crate::wire::block::{self, BlockHeader};
@@ -110,7 +110,8 @@ impl Loads {
     ) -> Option<(DiskOp, Purpose)> {
         let mut gone = Vec::new();
         let mut found = None;
-        for (id, job) in self.jobs.iter_mut().filter(|(_, job)| !job.in_flight) {
+        let oldest = self.jobs.iter_mut().take(LOADS_AT_ONCE);
+        for (id, job) in oldest.filter(|(_, job)| !job.in_flight) {
             match job.read(piece, ids, buffers, context) {
                 Ok(Some(op)) => {
                     found = Some((op, Purpose::Load(*id)));

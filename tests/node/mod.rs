@@ -34,6 +34,17 @@ pub fn free_port() -> u16 {
     listener.local_addr().expect("its address").port()
 }
 
+/// A port that was free a moment ago, like the one above it.
+pub fn free_ports() -> u16 {
+    for _ in 0..1000 {
+        let port = free_port();
+        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no two free ports in a row");
+}
+
 /// One node's place: directory, port, configuration.
 pub struct Place {
     pub directory: tempfile::TempDir,

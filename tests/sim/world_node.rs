@@ -81,6 +81,7 @@ impl World {
                 part,
             } => {
                 let payload = part.map_or(Vec::new(), |part| self.gather(node, &[part]));
+                self.payload_leaves(node, request.connection, payload.len());
                 self.reply(node, request, body, &payload)
             }
             Action::Dial { peer } => {
@@ -110,6 +111,16 @@ impl World {
             .process
             .as_mut()
             .expect("it acts, so it runs")
+    }
+
+    /// A client's socket takes an answer's payload a little later.
+    fn payload_leaves(&mut self, node: usize, connection: ConnectionId, bytes: usize) {
+        if bytes > 0 {
+            let delay = self.rng.between(1, 2_000);
+            let arrival = Arrival::Event(Event::Sent { connection, bytes });
+            let run = self.nodes[node].run;
+            self.after(delay, Task::Request { node, run, arrival });
+        }
     }
 
     fn close(&mut self, connection: ConnectionId, code: Code) {

@@ -59,9 +59,12 @@ const ROWS: &[Row] = &[
     shell("config", &["types", "limits"]),
     shell(
         "runtime",
-        &["types", "limits", "buffers", "wire", "shard", "config"],
+        &[
+            "types", "limits", "buffers", "wire", "shard", "config", "snapshot",
+        ],
     ),
-    shell("admin", &["types", "config"]),
+    shell("snapshot", &["types", "shard"]),
+    shell("admin", &["types", "config", "snapshot"]),
     shell(
         "cli",
         &[
@@ -76,7 +79,7 @@ const ROWS: &[Row] = &[
 /// simulator alone.
 const ENGINE: &[&str] = &[
     "types", "limits", "buffers", "wire", "wal", "replica", "client", "shard", "config", "runtime",
-    "admin", "cli",
+    "admin", "cli", "snapshot",
 ];
 const SIMULATOR: &str = "tests/sim";
 

@@ -1,0 +1,164 @@
+//! The pages: from a request to an answer.
+//!
+//! Pages are made anew from one look at the board each. An order goes to every core's mailbox and
+//! is answered when all of them have carried it out, or with a refusal that says what to do.
+
+use super::{Admin, health, metrics};
+use crate::snapshot::{Board, Order};
+use crate::types::{LogId, NodeId};
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// How long the cores may take for an order: they look ten times a second.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
+
+const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What the pages are made of.
+#[derive(Clone)]
+struct Desk {
+    board: Arc<dyn Board>,
+    control: bool,
+    peers: Arc<[NodeId]>,
+}
+
+/// Serves the port for ever.
+pub(super) async fn serve(admin: Admin, board: Arc<dyn Board>) {
+    let desk = Desk {
+        board,
+        control: admin.control,
+        peers: admin.peers.into(),
+    };
+    let pages = Router::new()
+        .route("/healthz", get(healthz))
+        .route("/status", get(status))
+        .route("/metrics", get(metrics_page))
+        .route("/links/{peer}/{action}", post(order))
+        .fallback(nothing)
+        .with_state(desk);
+    let served = match tokio::net::TcpListener::from_std(admin.listener) {
+        Ok(listener) => axum::serve(listener, pages).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = served {
+        tracing::error!(%error, "the HTTP port is closed; restart the node to open it again");
+    }
+}
+
+async fn healthz(State(desk): State<Desk>) -> Response {
+    let reasons = health::reasons(&desk.board.snapshot(), Instant::now());
+    if reasons.is_empty() {
+        return "ok\n".into_response();
+    }
+    let lines: String = reasons.iter().map(|reason| format!("{reason}\n")).collect();
+    (StatusCode::SERVICE_UNAVAILABLE, lines).into_response()
+}
+
+async fn status(State(desk): State<Desk>) -> Response {
+    json_page(StatusCode::OK, &desk.board.snapshot().status)
+}
+
+async fn metrics_page(State(desk): State<Desk>) -> Response {
+    match metrics::page(desk.board.snapshot()) {
+        Ok(page) => ([(header::CONTENT_TYPE, METRICS_TYPE)], page).into_response(),
+        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+async fn nothing() -> Response {
+    let text = "no such page; there are /healthz, /status, /metrics and, by POST, \
+                /links/PEER/pause and /links/PEER/resume";
+    refuse(StatusCode::NOT_FOUND, text.to_owned())
+}
+
+/// Pauses or resumes the links with a node.
+async fn order(State(desk): State<Desk>, Path((peer, action)): Path<(String, String)>) -> Response {
+    let pause = match action.as_str() {
+        "pause" => true,
+        "resume" => false,
+        _ => return nothing().await,
+    };
+    if !desk.control {
+        let text = "this port only shows; mend: set node.admin_control = true and restart";
+        return refuse(StatusCode::FORBIDDEN, text.to_owned());
+    }
+    let known: Vec<String> = desk.peers.iter().map(NodeId::to_string).collect();
+    let found = peer.parse().map(NodeId).ok();
+    let Some(node) = found.filter(|node| desk.peers.contains(node)) else {
+        let known = match known.is_empty() {
+            true => "it is a cluster by itself".to_owned(),
+            false => format!("its peers are {}", known.join(", ")),
+        };
+        let text = format!("this node has no link with node {peer}: {known}");
+        return refuse(StatusCode::NOT_FOUND, text);
+    };
+    match give(&desk, node, pause).await {
+        Ok(links) => json_page(StatusCode::OK, &outcome(node, &action, &links)),
+        Err(text) => refuse(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()),
+    }
+}
+
+/// Leaves the order with every core; what became of each link.
+async fn give(desk: &Desk, peer: NodeId, pause: bool) -> Result<Vec<(LogId, bool)>, &'static str> {
+    let mut answers = Vec::new();
+    for mailbox in desk.board.mailboxes() {
+        let (answer, told) = oneshot::channel();
+        let order = Order {
+            peer,
+            pause,
+            answer,
+        };
+        if !mailbox.leave(order) {
+            return Err("too many orders wait already; try again");
+        }
+        answers.push(told);
+    }
+    let mut links = Vec::new();
+    for told in answers {
+        match timeout(ORDER_TIMEOUT, told).await {
+            Ok(Ok(told)) => links.extend(told),
+            _ => return Err("a core does not answer; it may carry the order out later"),
+        }
+    }
+    links.sort_unstable();
+    Ok(links)
+}
+
+fn outcome(peer: NodeId, action: &str, links: &[(LogId, bool)]) -> serde_json::Value {
+    let changed = links.iter().filter(|(_, changed)| *changed).count();
+    let text = match (action, links.len(), changed) {
+        (_, 0, _) => format!("no log is shared with node {peer}: nothing to {action}"),
+        ("pause", _, 0) => format!("the links with node {peer} were paused already"),
+        (_, _, 0) => format!("the links with node {peer} were not paused"),
+        ("pause", all, _) => format!("{changed} of {all} links with node {peer} paused"),
+        (_, all, _) => format!("{changed} of {all} links with node {peer} resumed"),
+    };
+    let link = |(log, changed): &(LogId, bool)| {
+        let (origin, shard) = (log.origin.0, log.shard.0);
+        json!({ "origin": origin, "shard": shard, "changed": changed })
+    };
+    json!({
+        "peer": peer.0,
+        "action": action,
+        "changed": changed,
+        "text": text,
+        "links": links.iter().map(link).collect::<Vec<_>>(),
+    })
+}
+
+fn json_page(code: StatusCode, value: &serde_json::Value) -> Response {
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    (code, kind, format!("{value}\n")).into_response()
+}
+
+fn refuse(code: StatusCode, text: String) -> Response {
+    json_page(code, &json!({ "error": text }))
+}

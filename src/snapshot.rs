@@ -1,0 +1,137 @@
+//! What the cores of a node publish of themselves, and the orders that they take from its operator.
+//!
+//! The one thing that the cores and the admin thread share. A core writes its part a few times a
+//! second and takes orders when it looks; it never waits for a lock that somebody else holds: what
+//! could not be published or taken now is next time. So whoever reads here may be slow or dead.
+//! Read `admin.rs` for the reader, `runtime/status.rs` for the writer.
+
+pub use crate::shard::status::{Counters, Following, LinkStatus, LinkView, Role, ShardStatus};
+use crate::types::{Buckets, LogId, NodeId};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokio::sync::oneshot;
+
+/// Orders that wait for one core; more are refused.
+const ORDERS: usize = 16;
+
+/// Where the admin thread looks and leaves orders.
+pub trait Board: Send + Sync {
+    /// The node as its cores last published themselves.
+    fn snapshot(&self) -> Snapshot;
+
+    /// The mailbox of each core.
+    fn mailboxes(&self) -> &[Mailbox];
+}
+
+/// A node as its cores last published themselves.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The status, as JSON: what `millrace status --json` prints.
+    pub status: serde_json::Value,
+    /// Every shard with the links that it leads, by log.
+    pub shards: Vec<ShardStatus>,
+    /// Every core, by index.
+    pub cores: Vec<Arc<CoreReport>>,
+}
+
+/// What a core says of itself.
+#[derive(Clone, Debug, Default)]
+pub struct CoreReport {
+    /// When it said so; none: it never did yet.
+    pub at: Option<Instant>,
+    /// Whether it is stopping.
+    pub stopping: bool,
+    /// CPU time of its thread, nanoseconds.
+    pub cpu_ns: u64,
+    /// Connections that are open.
+    pub connections_open: usize,
+    /// Bytes of its buffers.
+    pub buffer_bytes: usize,
+    /// What its shards and their links took.
+    pub usage: BTreeMap<LogId, ShardUsage>,
+}
+
+/// What a shard took since the start.
+#[derive(Clone, Debug, Default)]
+pub struct ShardUsage {
+    /// Time in the shard's own code, nanoseconds: everything but the sockets.
+    pub cpu_ns: u64,
+    /// From handing a write to the disk to its completion.
+    pub disk_writes: Buckets,
+    /// By the other node: links that this node leads and the one by which it follows.
+    pub links: BTreeMap<NodeId, LinkUsage>,
+}
+
+/// What the link with one node took since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LinkUsage {
+    /// Time spent on its frames: taking them in, making them and handing them to the socket,
+    /// nanoseconds. What the kernel does for arriving bytes is not in it.
+    pub cpu_ns: u64,
+    /// Bytes of frames about the log that were queued for that node, headers included.
+    pub sent_bytes: u64,
+    /// Bytes of frames about the log that came from that node, headers included.
+    pub received_bytes: u64,
+}
+
+/// Pauses or resumes the links with a node.
+#[derive(Debug)]
+pub struct Order {
+    /// The other node.
+    pub peer: NodeId,
+    /// Whether to pause.
+    pub pause: bool,
+    /// Where the core says what came of it: a log of this node with whether anything changed, for
+    /// each link with that node.
+    pub answer: oneshot::Sender<Vec<(LogId, bool)>>,
+}
+
+/// Orders that wait for one core.
+#[derive(Debug, Default)]
+pub struct Mailbox(Mutex<VecDeque<Order>>);
+
+impl Mailbox {
+    /// Leaves an order; false if too many wait already.
+    pub fn leave(&self, order: Order) -> bool {
+        let mut orders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = orders.len() < ORDERS;
+        if room {
+            orders.push_back(order);
+        }
+        room
+    }
+
+    /// The next order, if there is one and nobody is at the mailbox.
+    pub fn take(&self) -> Option<Order> {
+        try_lock(&self.0)?.pop_front()
+    }
+}
+
+/// A slot of which one side writes whole values and others read them.
+#[derive(Debug, Default)]
+pub struct Slot<T>(Mutex<Arc<T>>);
+
+impl<T> Slot<T> {
+    /// Writes, unless somebody is reading at this moment.
+    pub fn put(&self, value: T) {
+        if let Some(mut slot) = try_lock(&self.0) {
+            *slot = Arc::new(value);
+        }
+    }
+
+    /// What was written last.
+    pub fn read(&self) -> Arc<T> {
+        let slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.clone()
+    }
+}
+
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    use std::sync::TryLockError;
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}

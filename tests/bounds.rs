@@ -1,0 +1,208 @@
+//! What hostile clients can make a node hold: real processes, their memory measured.
+//!
+//! Each test says how much may be held and why (see `limits.rs`) and allows `MARGIN` for what is
+//! allocated besides. Without the bound the same clients would make the node hold several times
+//! that. Whatever they do, another client's appends are acknowledged and its reads answered.
+
+mod node;
+
+use millrace::client::driver::blocking::{Client, ClientError};
+use millrace::limits;
+use millrace::types::{Epoch, Level, LogId, Offset, OriginId, ReadLevel, ShardId};
+use millrace::wire::body::{Body, Metadata, PROTOCOL, Read, Status};
+use millrace::wire::code::Code;
+use millrace::wire::record::{BatchBuilder, Record};
+use node::{Node, PATIENCE, Place};
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// Recent blocks, blocks in flight, fragments of the allocator.
+const MARGIN: usize = 64 << 20;
+/// How long a hostile client's writes may stand still before it counts as held back.
+const STUCK: Duration = Duration::from_millis(500);
+
+/// Resident bytes of the node's process.
+fn resident(node: &Node) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1));
+    kib.and_then(|kib| kib.parse::<usize>().ok())
+        .expect("a size")
+        * 1024
+}
+
+fn batch(bytes: usize) -> Vec<u8> {
+    let mut builder = BatchBuilder::new();
+    builder.push(&Record::new(1, &vec![7; bytes]));
+    builder.finish()
+}
+
+/// Writes frame after frame until the node reads no further or `most` were taken; never reads.
+fn flood(address: &str, frame: impl Fn(u64) -> Vec<u8>, most: u64) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("the node listens");
+    stream.set_write_timeout(Some(STUCK)).expect("a socket");
+    for number in 1..=most {
+        if stream.write_all(&frame(number)).is_err() {
+            break;
+        }
+    }
+    stream
+}
+
+fn log(shard: u16) -> LogId {
+    let (origin, shard) = (OriginId(7), ShardId(shard));
+    LogId { origin, shard }
+}
+
+/// A well-behaved client is served: an append and a read of it, with retries where the node asks
+/// for them.
+fn is_served(node: &Node, shard: u16) {
+    let mut client = Client::connect(&node.address).expect("the node answers");
+    let appended = client.append(ShardId(shard), Level::Quorum, PATIENCE, &batch(100));
+    let offset = appended.expect("the append is acknowledged").base_offset;
+    let (at, until) = (
+        (client.seed_node(), ShardId(shard)),
+        Instant::now() + PATIENCE,
+    );
+    loop {
+        let waits = (Duration::ZERO, PATIENCE);
+        match client.read(at, offset, ReadLevel::Committed, 1 << 20, waits) {
+            Ok(Some(read)) => return assert!(!read.payload.is_empty()),
+            Ok(None) | Err(ClientError::NotYet(Code::Overloaded)) => {}
+            Err(error) => panic!("not served: {error}"),
+        }
+        assert!(Instant::now() < until, "reads are starved");
+    }
+}
+
+/// The most that the node holds above `before` while `clients` stay.
+fn peak_above(before: usize, node: &Node, clients: &[TcpStream]) -> usize {
+    let looks = (0..20).map(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        resident(node)
+    });
+    let peak = looks.max().expect("looked");
+    assert!(!clients.is_empty());
+    peak.saturating_sub(before)
+}
+
+/// Twenty-four clients ask for 900 reads of 1 MiB each and take no answer.
+fn pipelined_reads(cores: u16, shard: u16) {
+    const BLOCKS: u64 = 48;
+    let place = Place {
+        port: node::free_ports(),
+        ..Place::new()
+    };
+    let more = format!("[cores]\ncount = {cores}\n");
+    let path = place.write_config(1, &more);
+    let text = fs::read_to_string(&path).expect("just written");
+    fs::write(
+        &path,
+        text.replace("[cluster]\n", "[cluster]\nshards = 2\n"),
+    )
+    .expect("written");
+    let node = Node::start(&path, &place.address());
+    let mut client = Client::connect(&node.address).expect("the node answers");
+    for _ in 0..BLOCKS {
+        let appended = client.append(ShardId(shard), Level::Quorum, PATIENCE, &batch(1_000_000));
+        appended.expect("the log takes it");
+    }
+    let before = resident(&node);
+    let read = |number: u64| {
+        let body = Read {
+            offset: Offset(number % BLOCKS),
+            max_bytes: 1 << 20,
+            wait_ms: 20_000,
+            level: ReadLevel::Committed.number(),
+            last_epoch: Epoch(0),
+        };
+        Body::from(body).encode(number, log(shard), 0)
+    };
+    let hostile: Vec<_> = (0..24).map(|_| flood(&node.address, read, 900)).collect();
+    let above = peak_above(before, &node, &hostile);
+    // Buffers of answers; through another core also their copies, and what the lanes hold.
+    let copies = if cores > 1 {
+        limits::READ_ANSWER_BYTES + 2 * limits::HANDOFF_BYTES
+    } else {
+        0
+    };
+    let most = limits::READ_ANSWER_BYTES + copies + MARGIN;
+    println!("held {} of at most {} MiB", above >> 20, most >> 20);
+    assert!(above <= most, "{above} bytes above what it held before");
+    is_served(&node, shard);
+    drop(hostile);
+    is_served(&node, 1 - shard);
+    assert!(node.stop().success());
+}
+
+#[test]
+fn pipelined_reads_that_nobody_takes_hold_a_bounded_part_of_memory() {
+    pipelined_reads(1, 0);
+}
+
+#[test]
+fn pipelined_reads_through_another_core_are_bounded_too() {
+    if std::thread::available_parallelism().map_or(1, usize::from) > 1 {
+        pipelined_reads(2, 1);
+    } else {
+        println!("not run: one CPU");
+    }
+}
+
+/// S-84, D-S13: sending never blocks: twelve sockets that take nothing hold up nobody else.
+#[test]
+fn answers_that_nobody_takes_stop_the_questions() {
+    let place = Place::new();
+    let node = Node::start(&place.write_config(1, ""), &place.address());
+    is_served(&node, 0);
+    let before = resident(&node);
+    let status = |number| Body::from(Status {}).encode(number, log(0), 0);
+    let hostile: Vec<_> = (0..12)
+        .map(|_| flood(&node.address, status, 100_000))
+        .collect();
+    let above = peak_above(before, &node, &hostile);
+    let most = limits::CORE_ANSWER_BYTES + MARGIN;
+    println!("held {} of at most {} MiB", above >> 20, most >> 20);
+    assert!(above <= most, "{above} bytes above what it held before");
+    is_served(&node, 0);
+    drop(hostile);
+    assert!(node.stop().success());
+}
+
+#[test]
+fn a_thousand_idle_connections_cost_their_read_buffers() {
+    const IDLE: usize = 1_000;
+    raise_file_limit();
+    let place = Place::new();
+    let node = Node::start(&place.write_config(1, ""), &place.address());
+    is_served(&node, 0);
+    let before = resident(&node);
+    let hello = |number| Body::from(Metadata { protocol: PROTOCOL }).encode(number, log(0), 0);
+    let idle: Vec<_> = (0..IDLE).map(|_| flood(&node.address, hello, 1)).collect();
+    let above = peak_above(before, &node, &idle);
+    let most = IDLE * 2 * limits::READ_BUFFER_BYTES;
+    println!("held {} of at most {} MiB", above >> 20, most >> 20);
+    assert!(above <= most, "{above} bytes above what it held before");
+    is_served(&node, 0);
+    let open = node.status()["counters"]["connections_open"].clone();
+    assert!(open.as_u64() >= Some(IDLE as u64), "{open} are open");
+    drop(idle);
+    assert!(node.stop().success());
+}
+
+/// As many files as the system allows, for this process and the node that it starts: a connection
+/// takes two of the node's.
+fn raise_file_limit() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: both calls take a limit that lives through them.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+    }
+}
