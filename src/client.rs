@@ -100,14 +100,14 @@ impl Session {
         self.ask(node, self.log(shard), body, len)
     }
 
-    /// A read that asks `node`, which need not lead the shard.
-    pub fn read(&mut self, node: NodeId, shard: ShardId, body: Read) -> Outgoing {
-        self.ask(Some(node), self.log(shard), body, 0)
+    /// A read that asks `node`, which need not lead the log.
+    pub fn read(&mut self, node: NodeId, log: LogId, body: Read) -> Outgoing {
+        self.ask(Some(node), log, body, 0)
     }
 
     /// A search by record time that asks `node`.
-    pub fn find(&mut self, node: NodeId, shard: ShardId, timestamp: u64) -> Outgoing {
-        self.ask(Some(node), self.log(shard), Find { timestamp }, 0)
+    pub fn find(&mut self, node: NodeId, log: LogId, timestamp: u64) -> Outgoing {
+        self.ask(Some(node), log, Find { timestamp }, 0)
     }
 
     fn ask(
@@ -127,11 +127,11 @@ impl Session {
         }
     }
 
-    fn log(&self, shard: ShardId) -> LogId {
-        let origin = self
-            .cluster
-            .as_ref()
-            .map_or(OriginId(0), |known| known.cluster);
+    /// The log of a shard to which the node that was asked for `Metadata` takes appends: in a mesh
+    /// the one of its own origin.
+    pub fn log(&self, shard: ShardId) -> LogId {
+        let known = self.cluster.as_ref();
+        let origin = known.map_or(OriginId(0), |known| known.origin);
         LogId { origin, shard }
     }
 

@@ -14,7 +14,7 @@ mod layers;
 pub mod presets;
 mod source;
 
-use crate::types::{NodeId, OriginId, ShardId};
+use crate::types::{LogId, NodeId, OriginId, ShardId};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -68,12 +68,34 @@ pub enum LogFormat {
 /// `[cluster]`.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// Its number: the origin of its logs.
+    /// Its number; in a set also the origin of its logs.
     pub id: OriginId,
+    /// How its nodes replicate.
+    pub kind: Kind,
     /// Shards, fixed for the life of the cluster.
     pub shards: u16,
     /// Its nodes, by ascending id.
     pub nodes: Vec<NodeEntry>,
+}
+
+/// `cluster.kind`: how the nodes replicate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One log in each shard, of the cluster's origin; one node leads it, the others follow.
+    Set,
+    /// In each shard one log of every node's own origin: each node leads its own and follows all
+    /// others (S-3, S-36).
+    Mesh,
+}
+
+impl Kind {
+    /// As the key is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Set => "set",
+            Kind::Mesh => "mesh",
+        }
+    }
 }
 
 /// One `[[cluster.nodes]]`.
@@ -113,6 +135,19 @@ pub struct Log {
     pub batch_timeout_ms: u64,
     /// Whether every write waits for the medium (`sync = "dsync"`).
     pub dsync: bool,
+    /// What the logs keep.
+    pub retention: Retention,
+}
+
+/// `log.retention` with its bounds. Whole segments go; the leader decides for all nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Bytes of a log's segment files above which the oldest go (`fifo`).
+    pub trim_bytes: Option<u64>,
+    /// Bytes of a log's segment files at which appends are refused (`hard`).
+    pub refuse_bytes: Option<u64>,
+    /// Age at which a segment goes, by the tick of its last block, seconds.
+    pub age_s: Option<u64>,
 }
 
 /// `[link]`.
@@ -233,9 +268,43 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Cluster {
-    /// The node that configuration places as leader of a shard: by ascending id, round robin.
-    pub fn leader(&self, shard: ShardId) -> NodeId {
-        self.nodes[usize::from(shard.0) % self.nodes.len()].id
+    /// The node that configuration places as leader of a log: in a set by ascending id, round
+    /// robin over the shards; in a mesh the node whose origin it is.
+    pub fn leader(&self, log: LogId) -> NodeId {
+        match self.kind {
+            Kind::Set => self.nodes[usize::from(log.shard.0) % self.nodes.len()].id,
+            Kind::Mesh => NodeId(log.origin.0),
+        }
+    }
+
+    /// The origins of the logs of every shard, ascending.
+    pub fn origins(&self) -> Vec<OriginId> {
+        match self.kind {
+            Kind::Set => vec![self.id],
+            Kind::Mesh => self.nodes.iter().map(|node| OriginId(node.id.0)).collect(),
+        }
+    }
+
+    /// The origin of the logs to which clients of `node` append.
+    pub fn origin_of(&self, node: NodeId) -> OriginId {
+        match self.kind {
+            Kind::Set => self.id,
+            Kind::Mesh => OriginId(node.0),
+        }
+    }
+
+    /// Every log of the cluster: in each shard one of each origin.
+    pub fn logs(&self) -> impl Iterator<Item = LogId> {
+        let origins = self.origins();
+        (0..self.shards).map(ShardId).flat_map(move |shard| {
+            let logs = origins.clone().into_iter();
+            logs.map(move |origin| LogId { origin, shard })
+        })
+    }
+
+    /// Whether the cluster has this log.
+    pub fn has(&self, log: LogId) -> bool {
+        log.shard.0 < self.shards && self.origins().contains(&log.origin)
     }
 
     /// The address of a node of the cluster.
@@ -251,11 +320,12 @@ impl Cluster {
 }
 
 impl Config {
-    /// CRC over the facts that all nodes of a cluster must share: id, shards, limits, node ids.
-    /// Addresses are left out: two nodes may reach a third one by different ways.
+    /// CRC over the facts that all nodes of a cluster must share: id, kind, shards, limits, ids of
+    /// the nodes. Addresses are left out: two nodes may reach a third one by different ways.
     pub fn fingerprint(&self) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&self.cluster.id.0.to_le_bytes());
+        hasher.update(self.cluster.kind.name().as_bytes());
         hasher.update(&self.cluster.shards.to_le_bytes());
         hasher.update(&(self.log.max_block_bytes as u64).to_le_bytes());
         hasher.update(&(self.log.max_batch_bytes as u64).to_le_bytes());

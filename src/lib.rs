@@ -38,10 +38,23 @@
 //!   behind reads them from the log's files, in the same frames.
 //! * Runs that arrive while a follower cuts its log wait in the shard, bounded by the link's
 //!   credit.
+//! * A leader of a mesh sends only what is durable on its own disk, so a crash never leaves a
+//!   follower ahead of it. Its own memory is enough to open an epoch; if that was lost, it waits
+//!   until every other node has said what it holds, and copies the most of it back.
+//! * A mesh is all of `[[cluster.nodes]]`: there is no key for less. Its nodes' ids are its
+//!   origins; the fingerprint in `Hello` covers kind and node list.
 //! * A request that finds the lane to another core full waits with its connection, which is read no
 //!   further; it is never refused for that. Requests and answers cross in lanes of their own.
 //! * The cores of a node stop together: one whose logs have stopped answers what others hand to it
 //!   until theirs have too. Reads that wait are answered `Stopping`.
+//! * A full disk shows when the next segment file cannot be brought in. The ballast for blocks of
+//!   the node's own is the end of the newest segment, which records leave free until the next file
+//!   is there; the file system keeps a few MiB besides. A retention bound that refuses appends has
+//!   a code of its own, `RetentionFull`.
+//! * Age retention counts by tick what was found at the start, leaving out a gap of more than an
+//!   hour before it, and by this node's running time what began since.
+//! * A leader tells a follower that it is behind the log start by sending the first blocks that it
+//!   kept; `Fetch` of a log's first block asks likewise, with epoch 0 for the block before it.
 //! * A read that meets damage on the disk closes the log until restart: what a log holds must never
 //!   be served on trust.
 

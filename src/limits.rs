@@ -50,6 +50,15 @@ pub const EPOCH_MAX: u32 = 1 << 31;
 /// Default for `segment_bytes`.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
+/// Bytes at the end of a segment that client's records do not use until the next file is there, at
+/// most (and at most an eighth of a segment): sixteen blocks of the node's own, such as those that
+/// open an epoch, on a full disk.
+pub const CONTROL_ROOM: u64 = 16 * DISK_ALIGNMENT as u64;
+
+/// Bytes of the file system that no segment file takes: for checkpoints of new logs, for names, and
+/// for whoever has to make space.
+pub const SPACE_RESERVE: u64 = 4 << 20;
+
 /// Default for `batch_timeout_ms`: how long the oldest append of the open block may wait while
 /// earlier blocks are in flight.
 pub const BATCH_TIMEOUT_MS: u64 = 10;

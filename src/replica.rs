@@ -6,14 +6,16 @@
 //! The composition calls an input for what happened, then [`Replica::poll`] until it returns none,
 //! and [`Replica::on_time`] when [`Replica::poll_timeout`] is due.
 //!
-//! `follower.rs` and `promises.rs` are the part of every node, `leader.rs`, `sending.rs` and
-//! `opening.rs` that of the placed one; `admit.rs` holds the rule by which a run of blocks enters a
-//! log, `credit.rs` the two accounts of a link, `progress.rs` what a leader knows of one follower.
+//! `follower.rs` and `promises.rs` are the part of every node, `leader.rs`, `sending.rs`,
+//! `opening.rs` and `copying.rs` that of the placed one; `admit.rs` holds the rule by which a run
+//! of blocks enters a log, `credit.rs` the two accounts of a link, `progress.rs` what a leader
+//! knows of one follower.
 //! Start with `view.rs`, then `output.rs`.
 
 pub mod admit;
 pub mod credit;
 
+mod copying;
 mod follower;
 mod lag;
 mod leader;
@@ -30,6 +32,7 @@ use follower::Follower;
 use leader::Leader;
 use state::State;
 
+pub use credit::Account;
 pub use output::{
     Following, LinkStatus, LinkView, Output, Promise, Role, SaveToken, SendRun, ServeFetch,
     Verdict, with_run,
@@ -42,6 +45,7 @@ use crate::types::{BlockNo, ConnectionId, Epoch, LogId, NodeId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, Channel, CreditLimits, PauseReason, ReplicaMemory};
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 
 /// Settings of a replica. Times in microseconds.
 #[derive(Clone, Debug)]
@@ -56,8 +60,9 @@ pub struct Config {
     pub members: Vec<NodeId>,
     /// The operator says that a blank disk here is a new member, not a lost one.
     pub new_member: bool,
-    /// Whether a follower may cut an uncommitted suffix: in a set, not in a mesh.
-    pub may_truncate: bool,
+    /// Whether the log is one of a mesh: its leader is its origin for ever, so no follower cuts a
+    /// suffix, and what followers hold past the leader's end is copied back.
+    pub mesh: bool,
     /// Credit that this node grants to its leader.
     pub initial_credit: CreditLimits,
     /// Largest run of blocks in one frame, padded bytes; a larger block goes alone.
@@ -81,7 +86,7 @@ impl Config {
             leader,
             members,
             new_member: false,
-            may_truncate: true,
+            mesh: false,
             initial_credit: CreditLimits {
                 records: limits::INITIAL_CREDIT,
                 bytes: limits::INITIAL_CREDIT_BYTES,
@@ -235,7 +240,7 @@ impl Replica {
             "{}: a peer says {code:?} ({}, {})",
             self.state.config.log, error.detail, error.detail_two
         );
-        self.state.notice(true, text);
+        self.state.notice(Message::PeerError, text);
         if code != Code::OutOfRange {
             self.state.close(connection, code);
             self.peer_down(now, connection);
@@ -272,12 +277,31 @@ impl Replica {
         }
     }
 
-    /// A batch of the run of the last [`Verdict::Write`] is not sound: nothing was cut or written.
-    pub fn run_refused(&mut self, now: Time, view: &dyn LogView) {
+    /// The run of the last [`Verdict::Write`] was neither cut for nor written: a batch of it is not
+    /// sound (`BadCrc`), or the disk has no space for it (`NoSpace`).
+    pub fn run_refused(&mut self, now: Time, code: Code, view: &dyn LogView) {
         match self.leader.as_mut().filter(|leader| leader.is_writing()) {
-            Some(leader) => leader.run_refused(now, &mut self.state),
-            None => self.follower.run_refused(&mut self.state, view),
+            Some(leader) => leader.run_refused(now, code, &mut self.state),
+            None => self.follower.run_refused(code, &mut self.state, view),
         }
+    }
+
+    /// A run of a [`Verdict::Write`] that waited for its cut does not continue the log: the block
+    /// before it, which nobody had read, is another one. It is not in the log, nor is what came
+    /// behind it.
+    pub fn run_dropped(&mut self, now: Time, headers: &[BlockHeader], view: &dyn LogView) {
+        let first = headers
+            .first()
+            .map_or(view.log_end(), |header| header.block);
+        match self.leader.as_mut().filter(|leader| leader.is_copying()) {
+            Some(leader) => leader.run_dropped(now, first, &mut self.state),
+            None => self.follower.run_dropped(first, &mut self.state, view),
+        }
+    }
+
+    /// The disk has space again after a run was refused with `NoSpace`.
+    pub fn has_space(&mut self) {
+        self.follower.has_space(&mut self.state);
     }
 
     /// This leader sealed a block; the view holds it.
@@ -408,6 +432,15 @@ impl Replica {
         }
     }
 
+    /// The epoch in which the leader takes appends, as far as this node knows: its own, or the
+    /// one in which its leader was heard within `rpc_timeout`.
+    pub fn epoch_known_open(&self, now: Time) -> Option<Epoch> {
+        match &self.leader {
+            Some(leader) => leader.is_open().then(|| leader.epoch()),
+            None => self.follower.epoch_known_open(now, &self.state),
+        }
+    }
+
     /// What the checkpoint holds for the protocol.
     pub fn promise(&self) -> Promise {
         self.state.promise
@@ -431,6 +464,11 @@ impl Replica {
     /// Microseconds since this follower heard of its leader.
     pub fn silence_us(&self, now: Time) -> u64 {
         now.since_us(self.follower.heard())
+    }
+
+    /// What this node granted as a follower, and what it holds of it.
+    pub fn granted(&self) -> Account {
+        self.follower.receiver.account()
     }
 
     /// The link by which this node follows, if it does not lead the log.
@@ -477,9 +515,13 @@ mod follower_tests;
 #[cfg(test)]
 mod link_tests;
 #[cfg(test)]
+mod mesh_tests;
+#[cfg(test)]
 mod opening_tests;
 #[cfg(test)]
 mod soak_tests;
+#[cfg(test)]
+mod space_tests;
 #[cfg(test)]
 mod test_kit;
 #[cfg(test)]

@@ -122,7 +122,7 @@ fn prepare_node(
     lock: File,
 ) -> Result<Arc<Node>, ConfigError> {
     let directory = config.node.data_dir.join("spare");
-    let logs = usize::from(config.cluster.shards);
+    let logs = config.cluster.logs().count();
     let spares = Spares::open(&directory, config.log.segment_bytes, logs);
     let spares = spares.map_err(|error| {
         let rule = "its spare segments must be readable and writable";
@@ -175,8 +175,7 @@ fn prepare_logs(node: &Node) -> Result<Vec<Vec<Prepared>>, ConfigError> {
     let config = &node.config;
     let cores = config.cores.count;
     let mut all: Vec<Vec<Prepared>> = (0..cores).map(|_| Vec::new()).collect();
-    for shard in 0..config.cluster.shards {
-        let log = executor::log_of(config.cluster.id, shard);
+    for log in config.cluster.logs() {
         let place = Place {
             directory: config.node.data_dir.join(log.to_string()),
             dsync: config.log.dsync,
@@ -191,7 +190,7 @@ fn prepare_logs(node: &Node) -> Result<Vec<Vec<Prepared>>, ConfigError> {
                 "correct its owner or its disk",
             )
         })?;
-        all[usize::from(shard) % cores].push(Prepared { log, place, files });
+        all[usize::from(log.shard.0) % cores].push(Prepared { log, place, files });
     }
     Ok(all)
 }

@@ -23,11 +23,13 @@ use crate::replica::{self, LogView, Pending, Promise, Replica, SaveToken, SendRu
 use crate::types::{BlockNo, Buckets, BufferId, ConnectionId, Epoch, NodeId, Offset, Time};
 pub use crate::wal::config::Config as WalConfig;
 pub use crate::wal::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileEntry, FileName};
+pub use crate::wal::retention::Retention;
 use crate::wal::{Loaded, Log, Output as LogOutput, ReadError, RecoveredMemory, SaveId, State};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, CreditLimits, FindOk, ReplicaMemory};
 use crate::wire::checkpoint::Memory;
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 use crate::wire::producers::Producer;
 use answers::Answers;
 use appends::PendingAppend;
@@ -177,6 +179,7 @@ impl Shard {
                 let view = View::new(&self.log, &self.stash);
                 self.replica.pause_link(now, peer, pause, &view);
             }
+            Event::MemoryShort { bytes } => self.log.relieve(bytes),
             Event::Stop => self.on_stop(now, buffers),
         }
     }
@@ -198,7 +201,13 @@ impl Shard {
 
     /// When the shard wants to look at the clock again.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let leaves = [self.log.poll_timeout(), self.replica.poll_timeout()];
+        let leads = self.role() == Role::Leader;
+        let retention = leads.then(|| self.log.retention_timeout()).flatten();
+        let leaves = [
+            self.log.poll_timeout(),
+            self.replica.poll_timeout(),
+            retention,
+        ];
         let clients = [self.pending.poll_timeout(), self.clients_deadline()];
         leaves.into_iter().chain(clients).flatten().min()
     }
@@ -223,6 +232,12 @@ impl Shard {
         self.log.producers().cloned().collect()
     }
 
+    /// The epoch in which its leader takes appends, as far as this node knows.
+    pub fn epoch_known_open(&self, now: Time) -> Option<Epoch> {
+        let here = matches!(self.role(), Role::Leader | Role::Follower) && !self.stopping;
+        self.replica.epoch_known_open(now).filter(|_| here)
+    }
+
     /// Whether an operator has paused the link with `peer`; none if there is no such link.
     pub fn is_link_paused(&self, peer: NodeId) -> Option<bool> {
         self.replica.is_paused(peer)
@@ -242,7 +257,9 @@ impl Shard {
             role: self.role(),
             leader: Some(self.replica.leader()),
             epoch: self.replica.epoch(),
+            open_epoch: self.epoch_known_open(now),
             log_start: self.log.log_start().block,
+            log_start_offset: self.log.log_start().offset,
             high_watermark,
             durable_end,
             log_end: view.log_end(),
@@ -250,6 +267,7 @@ impl Shard {
                 .end_offset_of(durable_end)
                 .unwrap_or(self.log.durable_offset()),
             committed_offset: self.committed_offset,
+            is_full: self.log.is_full(),
             verified_end: self.replica.verified_end(),
             following: self.replica.following(now),
             append_latency: self.append_latency,
@@ -258,6 +276,7 @@ impl Shard {
                 bytes_written: self.log.bytes_written(),
                 ..self.counters
             },
+            granted: self.replica.granted(),
             links: self.replica.links(now, &view),
         }
     }
@@ -289,6 +308,7 @@ impl Shard {
                 break;
             }
         }
+        self.retain(now);
         let open_end = self.log.open_end_offset();
         let ends = (self.log.log_end(), self.replica.high_watermark(), open_end);
         let seen = std::mem::replace(&mut self.seen_ends, ends);
@@ -296,6 +316,19 @@ impl Shard {
         if seen != ends || room {
             let only_local = (seen.0, seen.1) == (ends.0, ends.1) && !room;
             self.retry_reads(only_local, buffers);
+        }
+    }
+
+    /// Trims what need not be kept: as a leader by its own settings, as a follower what its leader
+    /// has trimmed.
+    fn retain(&mut self, now: Time) {
+        let to = match self.role() {
+            Role::Leader => self.log.retention_point(now),
+            Role::Follower => Some(self.replica.leader_start()),
+            Role::Recovering | Role::Opening | Role::Failed => None,
+        };
+        if let Some(to) = to.filter(|to| *to > self.log.log_start().block) {
+            self.log.trim(to);
         }
     }
 
@@ -324,7 +357,7 @@ impl Shard {
                 if let Some(torn) = recovered.torn {
                     self.counters.blocks_cut += torn.blocks;
                     let text = format!("cut a torn tail: {} from block {}", torn.blocks, torn.from);
-                    self.notice(false, text);
+                    self.notice(Message::TornTail, text);
                 }
             }
             LogOutput::Refused(refusal) => self.close(now, refusal.to_string()),
@@ -337,6 +370,7 @@ impl Shard {
                 self.replica.durable(now, &view);
                 self.pending.durable(end);
             }
+            LogOutput::Space { full } => self.on_space(full),
             LogOutput::Saved(id) => {
                 while let Some((_, token)) = self.saves.pop_front_if(|(saved, _)| *saved <= id) {
                     let view = View::new(&self.log, &self.stash);
@@ -377,6 +411,13 @@ impl Shard {
             .remove(&request)
             .expect("every load has its purpose");
         match (&result, purpose) {
+            // Trimmed meanwhile, or cut: looked at again.
+            (Err(ReadError::NotHeld), Purpose::Read(read))
+                if read.read.offset < self.log.log_start().offset =>
+            {
+                self.room_came = true;
+                self.try_read(read, buffers);
+            }
             (Ok(loaded), Purpose::Read(read)) => self.answer_read(read, loaded, buffers),
             (Err(error), Purpose::Read(read)) => {
                 self.on_read_error(Some(read.request), *error);
@@ -448,12 +489,11 @@ impl Shard {
                 self.opening = None;
                 self.log.discard_open();
                 self.pending.end_all(Code::Unknown);
-                self.notice(true, format!("lost the leadership of epoch {epoch}"));
+                let text = format!("lost the leadership of epoch {epoch}");
+                self.notice(Message::EpochLost, text);
             }
             replica::Output::Suspect { block } => self.log.forget_recent(block),
-            replica::Output::Notice { grave, text } => {
-                self.actions.push_back(Action::Log(Notice { grave, text }));
-            }
+            replica::Output::Notice { message, text } => self.notice(message, text),
         }
     }
 
@@ -493,7 +533,8 @@ impl Shard {
             true => text,
             false => format!("{text}; mend: {}", Code::LogFailed.mend()),
         };
-        self.notice(true, format!("log closed until restart: {text}"));
+        let line = format!("log closed until restart: {text}");
+        self.notice(Message::LogClosed, line);
         self.failed = text;
         self.replica.latched(now);
         // Their blocks may be with followers and come to be committed after a restart.
@@ -504,9 +545,25 @@ impl Shard {
         }
     }
 
-    fn notice(&mut self, grave: bool, text: String) {
-        let text = format!("{}: {text}", self.config.wal.log);
-        self.actions.push_back(Action::Log(Notice { grave, text }));
+    fn on_space(&mut self, full: bool) {
+        if full {
+            let text = "the disk is full: appends are refused until there is space for a segment";
+            self.notice(Message::DiskFull, text.to_owned());
+        } else {
+            self.replica.has_space();
+            self.notice(Message::DiskHasSpace, "the disk has space again".to_owned());
+        }
+    }
+
+    /// A leaf may begin its text with the log; a line has it apart.
+    fn notice(&mut self, message: Message, text: String) {
+        let log = self.config.wal.log;
+        let alone = text.strip_prefix(&format!("{log}: ")).map(str::to_owned);
+        self.actions.push_back(Action::Log(Notice {
+            message,
+            log,
+            text: alone.unwrap_or(text),
+        }));
     }
 
     fn on_time(&mut self, now: Time, buffers: &mut dyn Buffers) {
@@ -545,7 +602,7 @@ fn replica_config(config: &ShardConfig) -> replica::Config {
         leader: config.leader,
         members: config.wal.members.clone(),
         new_member: config.new_member,
-        may_truncate: true,
+        mesh: config.mesh,
         initial_credit: CreditLimits {
             records: link.initial_credit,
             bytes: link.initial_credit_bytes,

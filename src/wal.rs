@@ -23,15 +23,18 @@ mod ids;
 mod index;
 mod loads;
 mod open;
+mod pressure;
 mod producers;
 mod reader;
 mod rebuild;
 mod recent;
 mod recovery;
+pub mod retention;
 mod saver;
 mod scan;
 mod search;
 mod segments;
+mod space;
 mod start;
 mod writer;
 
@@ -40,13 +43,19 @@ mod append_tests;
 #[cfg(test)]
 mod cut_tests;
 #[cfg(test)]
+mod index_tests;
+#[cfg(test)]
 mod model_tests;
 #[cfg(test)]
 mod producers_tests;
 #[cfg(test)]
 mod recovery_tests;
 #[cfg(test)]
+mod retention_tests;
+#[cfg(test)]
 mod rig;
+#[cfg(test)]
+mod space_tests;
 
 pub use config::Config;
 pub use log::Log;

@@ -410,3 +410,40 @@ fn a_taken_port_is_refused_by_its_key() {
         .arg(set.config(0, false));
     node::refuses(command, &["node.admin", &set.admin(0), "in use"]);
 }
+
+/// H-79
+#[test]
+fn lines_are_json_with_an_entry_of_the_catalogue_and_a_normal_start_is_calm() {
+    let set = Set::of(2);
+    let file = set.places[0].directory.path().join("lines");
+    let mut command = millrace();
+    command
+        .arg("serve")
+        .arg("--config")
+        .arg(set.config(0, true));
+    command.args(["--set", "node.log=json"]);
+    command.stderr(std::fs::File::create(&file).unwrap());
+    let _one = Node::spawn(command, &set.places[0].address());
+    let lines = || -> Vec<Value> {
+        let text = std::fs::read_to_string(&file).unwrap();
+        // The last one may be on its way.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let parse = |line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
+        whole.lines().map(parse).collect()
+    };
+    let find = |id: &str| lines().into_iter().find(|line| line["id"] == id);
+    // Alone it waits for the other node; that is no error.
+    wait_for("it says what it waits for", || find("EpochWaits").is_some());
+    let _two = set.start(1);
+    wait_for("it leads", || find("EpochOpened").is_some());
+    for id in ["EpochWaits", "EpochOpened"] {
+        let line = find(id).unwrap();
+        assert_eq!(
+            (&line["level"], &line["log"]),
+            (&"INFO".into(), &"7-0".into()),
+            "{line}"
+        );
+    }
+    let grave = lines().into_iter().find(|line| line["level"] == "ERROR");
+    assert_eq!(grave, None);
+}

@@ -114,6 +114,56 @@ fn three_nodes_survive_kills_under_load() {
     outcome.assert_holds();
 }
 
+/// What the client packed travels, lies and is proven packed; keyed and random records too.
+///
+/// H-58
+#[test]
+fn packed_batches_travel_and_stay_as_the_client_made_them() {
+    let mut cluster = Cluster::start(3);
+    let mut runs = Vec::new();
+    for (name, flags) in [
+        ("packed", &["--codec", "zstd", "--key-count", "1000"][..]),
+        ("random", &["--codec", "zstd", "--payload", "random"][..]),
+        (
+            "plain",
+            &["--key-count", "1000", "--key-choice", "zipf"][..],
+        ),
+    ] {
+        let load = Load::start_with(&cluster, name, 5_000, flags);
+        load.wait_until_resumed(now_ms(), PATIENCE);
+        std::thread::sleep(Duration::from_secs(1));
+        let run = load.finish();
+        assert!(run.records("acked") > 1_000, "{name}: {}", run.report);
+        runs.push((name, run));
+    }
+    cluster.wait_until_equal(PATIENCE);
+    cluster.stop_all();
+    for (name, run) in &runs {
+        verify(&cluster, run);
+        let number = |key: &str| run.report[key].as_u64().expect("a number");
+        let (raw, stored) = (number("raw_bytes"), number("stored_bytes"));
+        let nodes = run.report["nodes"].as_array().expect("a list");
+        let links = nodes
+            .iter()
+            .flat_map(|node| node["links"].as_array().expect("a list"));
+        let sent: u64 = links
+            .map(|link| link["sent_bytes"].as_u64().expect("a number"))
+            .sum();
+        println!("{name}: {raw} bytes, {stored} as sent by the client, {sent} on six links");
+        assert_eq!(
+            raw > 2 * stored,
+            *name == "packed",
+            "{name}: {raw} to {stored}"
+        );
+        // Two followers a log, block headers besides; some room for what a link sends again.
+        assert!(
+            (2 * stored..3 * stored).contains(&sent),
+            "{name}: {stored} and {sent}"
+        );
+        assert!(nodes.iter().all(|node| node["records_encoded"] == 0));
+    }
+}
+
 /// All nodes are killed at one instant, twice in one run; every acked record is on every node.
 ///
 ///

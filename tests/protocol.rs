@@ -133,6 +133,7 @@ fn a_frame_of_the_other_direction_is_answered_and_ends_the_connection() {
     });
 }
 
+/// S-18: an unknown level is refused before anything is appended.
 #[test]
 fn a_refused_append_leaves_the_connection_as_it_was() {
     with_node(|node| {

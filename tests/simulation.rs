@@ -14,10 +14,12 @@ mod network_checks;
 
 use sim::report::Report;
 use sim::runs::{Script, complain, run, swarm};
-use sim::{scenarios, scenarios_loss, scenarios_producers, scenarios_script};
+use sim::{mesh, scenarios, scenarios_loss, scenarios_producers, scenarios_script};
 
 /// Seeds of a default run.
 const SEEDS: u64 = 300;
+/// Seeds of a default run of meshes: two or three worlds each.
+const MESH_SEEDS: u64 = 80;
 /// Lines of the trace that a failing seed prints.
 const LINES: u64 = 300;
 
@@ -54,7 +56,34 @@ fn swarm_of_seeds() {
     if seeds >= SEEDS && number("SEED").is_none() {
         let missing = sum.missing();
         assert!(missing.is_empty(), "never happened: {missing:?}");
+        let kept = [sum.freed, sum.resets, sum.below_start, sum.finds];
+        assert!(kept.iter().all(|times| *times > 0), "never happened: {sum}");
     }
+}
+
+/// S-3, S-5, S-20, S-145: meshes of two and three nodes.
+#[test]
+fn swarm_of_meshes() {
+    let seeds = number("SEEDS").unwrap_or(MESH_SEEDS);
+    let sum = runs(mesh::swarm, "swarm_of_meshes", seeds);
+    println!("{seeds} seeds\n{sum}");
+    if seeds >= MESH_SEEDS && number("SEED").is_none() {
+        let missing = sum.missing();
+        assert!(missing.is_empty(), "never happened: {missing:?}");
+        assert!(sum.acked.iter().all(|acked| *acked > 0), "{sum}");
+    }
+}
+
+/// S-1, S-4, S-18, S-138
+#[test]
+fn every_side_of_a_partition_takes_appends() {
+    runs(mesh::partition, "mesh_partition", 6);
+}
+
+/// What a leader of a mesh lost with its disk is copied back from whoever holds it.
+#[test]
+fn a_lost_disk_of_a_mesh_is_copied_back() {
+    runs(mesh::lost_disk, "mesh_lost_disk", 6);
 }
 
 /// The same seed gives the same trace to the last bit, another seed another one.
@@ -196,4 +225,16 @@ fn local_reads_see_the_open_block_and_learn_that_it_is_gone() {
     let name = "lost_open_block";
     let sum = runs(scenarios_producers::lost_open_block, name, 5);
     assert!(sum.truncated_reads > 0, "no reader was told");
+}
+
+#[test]
+fn a_pool_below_what_may_be_kept_stops_nobody() {
+    runs(scenarios::small_pool, "small_pool", 2);
+}
+
+#[test]
+fn a_follower_behind_the_log_start_begins_anew() {
+    let name = "behind_log_start";
+    let sum = runs(scenarios::behind_log_start, name, 6);
+    assert!(sum.resets > 0 && sum.freed > 0, "{sum}");
 }

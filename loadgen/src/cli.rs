@@ -12,8 +12,14 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::Failure;
+use crate::lab;
+use crate::lab::bench::{self, BenchArgs};
+use crate::lab::reconnect::{self, ReconnectArgs};
+use crate::lab::stall::{self, StallArgs};
+use crate::lab::sweep::{self, SweepArgs};
 use crate::ledger::Ledger;
 use crate::nodes;
+use crate::proxy::{Proxy, Route};
 use crate::report::Report;
 use crate::run::{self, RunArgs};
 use crate::summary;
@@ -38,6 +44,16 @@ enum Command {
     Tamper(TamperArgs),
     /// Wait until every shard has a leader that takes appends
     Wait(WaitArgs),
+    /// Run the cases that have a floor, each on a fresh cluster of three nodes
+    Bench(Box<BenchArgs>),
+    /// Try every combination of some settings, each on a fresh cluster
+    Sweep(Box<SweepArgs>),
+    /// Stop a follower of a fresh cluster under load and judge what that costs
+    Stall(StallArgs),
+    /// Cut the links of a fresh cluster under load and hold every account of credit against it
+    Reconnect(ReconnectArgs),
+    /// Stand between nodes: delay their connections, or cut them
+    Proxy(ProxyArgs),
     /// Put a run and its verification together; exit 0 only if everything holds
     Summary(SummaryArgs),
 }
@@ -86,6 +102,30 @@ struct WaitArgs {
 }
 
 #[derive(Args, Debug)]
+struct ProxyArgs {
+    /// Where to listen and whom to reach there, ADDRESS=ADDRESS, separated by commas
+    #[arg(long, required = true, value_delimiter = ',', value_parser = parse_route)]
+    route: Vec<Route>,
+    /// How late each direction of a connection between nodes is, milliseconds
+    #[arg(long, default_value_t = 0)]
+    delay_ms: u64,
+    /// Cut the oldest data connection between nodes every so many milliseconds
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    cut_every_ms: Option<u64>,
+}
+
+fn parse_route(text: &str) -> Result<Route, String> {
+    let pair = text.split_once('=');
+    let route = pair.and_then(|(listen, target)| {
+        Some(Route {
+            listen: listen.parse().ok()?,
+            target: target.parse().ok()?,
+        })
+    });
+    route.ok_or_else(|| "not ADDRESS=ADDRESS, for example 127.0.0.1:7250=127.0.0.1:7200".to_owned())
+}
+
+#[derive(Args, Debug)]
 struct SummaryArgs {
     /// The report that run wrote
     #[arg(long)]
@@ -105,6 +145,11 @@ pub fn main() -> ExitCode {
         Command::Verify(args) => verify(&args),
         Command::Tamper(args) => tamper(&args),
         Command::Wait(args) => wait(&args),
+        Command::Bench(args) => bench::bench(&args),
+        Command::Sweep(args) => sweep::sweep(&args),
+        Command::Stall(args) => stall::stall(&args),
+        Command::Reconnect(args) => reconnect::reconnect(&args),
+        Command::Proxy(args) => proxy(&args),
         Command::Summary(args) => summary(&args),
     };
     match result {
@@ -162,7 +207,8 @@ fn tamper(args: &TamperArgs) -> Result<bool, Failure> {
             Ok(true)
         }
         Err(TamperError::Nothing) => {
-            let text = "--data: no log with such a record; write more to it before";
+            let text = "--data: no log has such a record in a batch without a codec; write more to \
+                        it before";
             Err(Failure::BadInput(text.to_owned()))
         }
         Err(TamperError::Io(error)) => Err(Failure::failed(error)),
@@ -173,6 +219,26 @@ fn wait(args: &WaitArgs) -> Result<bool, Failure> {
     let led = nodes::wait_until_led(&args.nodes, Duration::from_secs(args.seconds));
     let late = |missing| Failure::Failed(format!("after {} s: {missing}", args.seconds));
     led.map(|()| true).map_err(late)
+}
+
+/// Stands between the nodes until a signal comes.
+fn proxy(args: &ProxyArgs) -> Result<bool, Failure> {
+    crate::run::catch_signals();
+    let proxy = Proxy::start(&args.route, Duration::from_millis(args.delay_ms));
+    let proxy = proxy.map_err(|error| Failure::BadInput(format!("--route {error}")))?;
+    let mut cuts = 0_u64;
+    let step = Duration::from_millis(args.cut_every_ms.unwrap_or(100));
+    while lab::rest(step).is_ok() {
+        let oldest = proxy.links().first().map(|link| link.id);
+        if args.cut_every_ms.is_some() && oldest.is_some_and(|id| proxy.cut(id)) {
+            cuts += 1;
+        }
+    }
+    print(&format!(
+        "{} bytes passed on, {cuts} connections cut\n",
+        proxy.bytes()
+    ))?;
+    Ok(true)
 }
 
 fn summary(args: &SummaryArgs) -> Result<bool, Failure> {

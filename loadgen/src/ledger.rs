@@ -6,8 +6,9 @@
 //! `verify/mod.rs` next.
 //!
 //! ```text
-//! header, 40 bytes: magic "MRLG" · version u32 · crc u32 (this field as zero) · run u32
-//!                   · origin u32 · shards u32 · record_bytes u32 · zero u32 · entries u64
+//! header, 48 bytes: magic "MRLG" · version u32 · crc u32 (this field as zero) · run u32
+//!                   · origin u32 · shards u32 · record_bytes u32 · payload u8 · zero [u8; 3]
+//!                   · entries u64 · key_count u32 · zero u32
 //! entry, 32 bytes:  producer u32 · first u32 · count u32 · shard u16 · state u8 · zero u8
 //!                   · code u16 · zero u16 · crc u32 (this field as zero) · offset u64
 //! ```
@@ -20,9 +21,11 @@ use millrace::types::{Offset, OriginId, ShardId};
 use millrace::wire::code::{Code, Retry};
 use millrace::wire::crc_with_zeroed;
 
+use crate::payload::Payload;
+
 const MAGIC: &[u8; 4] = b"MRLG";
-const VERSION: u32 = 1;
-const HEADER: usize = 40;
+const VERSION: u32 = 2;
+const HEADER: usize = 48;
 const HEADER_CRC: usize = 8;
 const ENTRY: usize = 32;
 const ENTRY_CRC: usize = 20;
@@ -101,6 +104,10 @@ pub struct Ledger {
     pub shards: u32,
     /// Bytes of every record's value.
     pub record_bytes: u32,
+    /// What the values look like.
+    pub payload: Payload,
+    /// Records carry keys below this; none if it is 0.
+    pub key_count: u32,
     /// The batches; in the order of their ends as written, by producer and sequence as read.
     pub entries: Vec<Entry>,
 }
@@ -193,7 +200,9 @@ impl Ledger {
         bytes[16..20].copy_from_slice(&self.origin.0.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.shards.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.record_bytes.to_le_bytes());
+        bytes[28] = self.payload as u8;
         bytes[32..40].copy_from_slice(&(self.entries.len() as u64).to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.key_count.to_le_bytes());
         let crc = crc_with_zeroed(&bytes, HEADER_CRC);
         bytes[HEADER_CRC..HEADER_CRC + 4].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -214,11 +223,14 @@ fn parse_header(bytes: &[u8]) -> Result<(Ledger, u64), LedgerError> {
     if u32_at(header, 4) != VERSION {
         return Err(damaged("a ledger of another version"));
     }
+    let payload = Payload::ALL.get(usize::from(header[28]));
     let ledger = Ledger {
         run: u32_at(header, 12),
         origin: OriginId(u32_at(header, 16)),
         shards: u32_at(header, 20),
         record_bytes: u32_at(header, 24),
+        payload: *payload.ok_or(damaged("its payload is of no known kind"))?,
+        key_count: u32_at(header, 40),
         entries: Vec::new(),
     };
     Ok((ledger, u64_at(header, 32)))

@@ -18,6 +18,8 @@ fn ledger() -> Ledger {
         origin: OriginId(9),
         shards: 3,
         record_bytes: 100,
+        payload: Payload::Random,
+        key_count: 1_000,
         entries: vec![
             entry(1, 0, State::Acked(Offset(1 << 40))),
             entry(1, 10, State::Failed(17)),

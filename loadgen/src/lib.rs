@@ -2,15 +2,20 @@
 //!
 //! `run` writes to a cluster and keeps a ledger of what became of every batch; `verify` holds that
 //! ledger against the segment files of the stopped nodes; `tamper` damages a copy of them, to see
-//! the verifier notice; `summary` judges. Of the engine it knows the formats and nothing else, so
-//! that what it proves does not rest on the code that it tests. Read `cli.rs` next.
+//! the verifier notice; `summary` judges. `bench`, `sweep`, `stall` and `reconnect` do all of it on
+//! clusters that they start themselves; `proxy` stands between nodes. Of the engine it knows the
+//! formats and nothing else, so that what it proves does not rest on the code that it tests. Read
+//! `cli.rs` next.
 
 pub mod cli;
 pub mod driver;
 pub mod exchange;
+pub mod keys;
+pub mod lab;
 pub mod ledger;
 pub mod nodes;
 pub mod payload;
+pub mod proxy;
 pub mod random;
 pub mod report;
 pub mod run;

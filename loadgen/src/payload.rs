@@ -1,20 +1,23 @@
-//! Payloads: JSON of an exact length that proves where it belongs.
+//! Payloads: values of an exact length that prove where they belong.
 //!
 //! ```text
-//! {"run":"0badcafe","from":"00000007","seq":"0001e240","text":"pump 17 ...","crc":"89abcdef"}
+//! json      {"run":"0badcafe","from":"00000007","seq":"0001e240","text":"...","crc":"89abcdef"}
+//! random    run u32 · producer u32 · sequence u32 · crc u32, little-endian; then random bytes
+//! constant  the same sixteen bytes; then one byte over and over
 //! ```
 //!
-//! Run, producer, sequence and a CRC over all that stands before the CRC; the text between them is
-//! never the same twice. Making one is patching digits and copying text that was written once, so
-//! that the generator does not compete with what it measures: no formatting, no allocation. Nothing
-//! here knows a batch or a socket. Read `ledger.rs` next.
+//! Run, producer, sequence and a CRC over the record's key and all of the value but the CRC. Texts
+//! are what services write: names, numbers, places, times. Making a value is patching digits and
+//! copying or drawing bytes, so that the generator does not compete with what it measures: no
+//! formatting, no allocation. Nothing here knows a batch or a socket. Read `keys.rs` next.
 
+use std::fmt;
 use std::rc::Rc;
 
-use crate::random::Random;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 
-/// Shortest payload: everything but the text, and some text.
-pub const MIN_BYTES: usize = 96;
+use crate::random::Random;
 
 const OPEN: &[u8] = b"{\"run\":\"";
 const FROM: &[u8] = b"\",\"from\":\"";
@@ -33,6 +36,110 @@ const TAIL: usize = CRC.len() + DIGITS + CLOSE.len();
 
 /// Bytes of prepared text that payloads are cut from, beyond the length of one.
 const TEXT_BYTES: usize = 1 << 20;
+
+/// Run, producer, sequence and CRC of a value that is not JSON.
+const STAMP: usize = 16;
+const STAMP_CRC: usize = 12;
+/// What a constant value consists of, stamp apart.
+const CONSTANT: u8 = b'm';
+
+/// What values look like.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Payload {
+    /// Records as services write them
+    #[default]
+    Json,
+    /// Bytes that no codec makes smaller
+    Random,
+    /// One byte over and over
+    Constant,
+}
+
+impl Payload {
+    /// Every kind, in the order of their numbers in a ledger.
+    pub const ALL: [Payload; 3] = [Payload::Json, Payload::Random, Payload::Constant];
+
+    /// Shortest value of this kind.
+    pub const fn min_bytes(self) -> usize {
+        match self {
+            Payload::Json => 96,
+            Payload::Random | Payload::Constant => STAMP,
+        }
+    }
+
+    fn crc_at(self, bytes: usize) -> usize {
+        match self {
+            Payload::Json => bytes - CLOSE.len() - DIGITS,
+            Payload::Random | Payload::Constant => STAMP_CRC,
+        }
+    }
+
+    /// Over the key and all of the value but the CRC.
+    fn crc(self, key: &[u8], value: &[u8]) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(key);
+        match self {
+            Payload::Json => hasher.update(&value[..self.crc_at(value.len())]),
+            Payload::Random | Payload::Constant => {
+                hasher.update(&value[..STAMP_CRC]);
+                hasher.update(&value[STAMP..]);
+            }
+        }
+        hasher.finalize()
+    }
+
+    fn crc_of(self, value: &[u8]) -> Result<u32, PayloadError> {
+        let at = self.crc_at(value.len());
+        match self {
+            Payload::Json => digits(value, at),
+            Payload::Random | Payload::Constant => Ok(number(value, at)),
+        }
+    }
+
+    /// Checks the CRC of a value under its key and reads its stamp.
+    pub fn read(self, key: &[u8], value: &[u8]) -> Result<Stamp, PayloadError> {
+        let json = value.starts_with(OPEN) && value.ends_with(CLOSE);
+        if value.len() < self.min_bytes() || (self == Payload::Json && !json) {
+            return Err(PayloadError::Shape);
+        }
+        if self.crc_of(value)? != self.crc(key, value) {
+            return Err(PayloadError::Crc);
+        }
+        self.stamp(value)
+    }
+
+    /// The stamp of a value whose CRC may not fit: only good for saying what was there once.
+    pub fn stamp(self, value: &[u8]) -> Result<Stamp, PayloadError> {
+        if value.len() < self.min_bytes() {
+            return Err(PayloadError::Shape);
+        }
+        match self {
+            Payload::Json => Ok(Stamp {
+                run: digits(value, RUN_AT)?,
+                producer: digits(value, FROM_AT)?,
+                sequence: digits(value, SEQ_AT)?,
+            }),
+            Payload::Random | Payload::Constant => Ok(Stamp {
+                run: number(value, 0),
+                producer: number(value, 4),
+                sequence: number(value, 8),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Payload::Json => "json",
+            Payload::Random => "random",
+            Payload::Constant => "constant",
+        })
+    }
+}
 
 /// What a payload says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,77 +180,81 @@ impl Texts {
 /// Makes the payloads of one producer.
 #[derive(Clone, Debug)]
 pub struct PayloadMaker {
+    payload: Payload,
     texts: Texts,
     random: Random,
     value: Vec<u8>,
 }
 
 impl PayloadMaker {
-    /// A maker of payloads of `bytes` bytes, at least [`MIN_BYTES`].
-    pub fn new(texts: Texts, seed: u64, run: u32, bytes: usize) -> PayloadMaker {
-        assert!(bytes >= MIN_BYTES, "the command line refuses shorter ones");
-        let mut value = vec![b' '; bytes];
-        for (at, part) in [
-            (0, OPEN),
-            (RUN_AT + DIGITS, FROM),
-            (FROM_AT + DIGITS, SEQ),
-            (SEQ_AT + DIGITS, TEXT),
-            (bytes - TAIL, CRC),
-            (bytes - CLOSE.len(), CLOSE),
-        ] {
-            value[at..at + part.len()].copy_from_slice(part);
-        }
-        put_digits(&mut value, RUN_AT, run);
-        put_digits(&mut value, FROM_AT, 0);
-        PayloadMaker {
+    /// A maker of payloads of `bytes` bytes, at least [`Payload::min_bytes`].
+    pub fn new(payload: Payload, texts: Texts, seed: u64, run: u32, bytes: usize) -> PayloadMaker {
+        let least = payload.min_bytes();
+        assert!(bytes >= least, "the command line refuses shorter ones");
+        let mut maker = PayloadMaker {
+            payload,
             texts,
             random: Random::new(seed),
-            value,
+            value: vec![CONSTANT; bytes],
+        };
+        if payload == Payload::Json {
+            for (at, part) in [
+                (0, OPEN),
+                (RUN_AT + DIGITS, FROM),
+                (FROM_AT + DIGITS, SEQ),
+                (SEQ_AT + DIGITS, TEXT),
+                (bytes - TAIL, CRC),
+                (bytes - CLOSE.len(), CLOSE),
+            ] {
+                maker.value[at..at + part.len()].copy_from_slice(part);
+            }
         }
+        maker.put([RUN_AT, 0], run);
+        maker.producer(0);
+        maker
     }
 
     /// Names the producer of the payloads to come.
     pub fn producer(&mut self, producer: u32) {
-        put_digits(&mut self.value, FROM_AT, producer);
+        self.put([FROM_AT, 4], producer);
     }
 
-    /// The payload with this number.
-    pub fn make(&mut self, sequence: u32) -> &[u8] {
-        let bytes = self.value.len();
-        let text_len = bytes - TAIL - TEXT_AT;
-        let from = self.random.below(TEXT_BYTES as u64) as usize;
-        put_digits(&mut self.value, SEQ_AT, sequence);
-        self.value[TEXT_AT..TEXT_AT + text_len]
-            .copy_from_slice(&self.texts.0[from..from + text_len]);
-        let crc_at = bytes - CLOSE.len() - DIGITS;
-        let crc = crc32fast::hash(&self.value[..crc_at]);
-        put_digits(&mut self.value, crc_at, crc);
+    /// The payload with this number, for a record under `key`.
+    pub fn make(&mut self, sequence: u32, key: &[u8]) -> &[u8] {
+        self.put([SEQ_AT, 8], sequence);
+        match self.payload {
+            Payload::Json => {
+                let text_len = self.value.len() - TAIL - TEXT_AT;
+                let from = self.random.below(TEXT_BYTES as u64) as usize;
+                self.value[TEXT_AT..TEXT_AT + text_len]
+                    .copy_from_slice(&self.texts.0[from..from + text_len]);
+            }
+            Payload::Random => {
+                for part in self.value[STAMP..].chunks_mut(8) {
+                    part.copy_from_slice(&self.random.number().to_le_bytes()[..part.len()]);
+                }
+            }
+            Payload::Constant => {}
+        }
+        let crc = self.payload.crc(key, &self.value);
+        let at = self.payload.crc_at(self.value.len());
+        self.put([at, at], crc);
         &self.value
     }
+
+    /// Writes a number: as digits at the first place into JSON, as bytes at the second otherwise.
+    fn put(&mut self, [json, other]: [usize; 2], number: u32) {
+        match self.payload {
+            Payload::Json => put_digits(&mut self.value, json, number),
+            Payload::Random | Payload::Constant => {
+                self.value[other..other + 4].copy_from_slice(&number.to_le_bytes());
+            }
+        }
+    }
 }
 
-/// Checks a payload's CRC and reads its stamp.
-pub fn read(value: &[u8]) -> Result<Stamp, PayloadError> {
-    if value.len() < MIN_BYTES || !value.starts_with(OPEN) || !value.ends_with(CLOSE) {
-        return Err(PayloadError::Shape);
-    }
-    let crc_at = value.len() - CLOSE.len() - DIGITS;
-    if digits(value, crc_at)? != crc32fast::hash(&value[..crc_at]) {
-        return Err(PayloadError::Crc);
-    }
-    stamp(value)
-}
-
-/// The stamp of a payload whose CRC may not fit: only good for saying what was there once.
-pub fn stamp(value: &[u8]) -> Result<Stamp, PayloadError> {
-    if value.len() < MIN_BYTES {
-        return Err(PayloadError::Shape);
-    }
-    Ok(Stamp {
-        run: digits(value, RUN_AT)?,
-        producer: digits(value, FROM_AT)?,
-        sequence: digits(value, SEQ_AT)?,
-    })
+fn number(value: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(value[at..at + 4].try_into().expect("four bytes"))
 }
 
 fn put_digits(value: &mut [u8], at: usize, number: u32) {

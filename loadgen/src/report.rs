@@ -13,6 +13,7 @@ use std::path::Path;
 use millrace::types::ShardId;
 use serde::{Deserialize, Serialize};
 
+use crate::payload::Payload;
 use crate::stats::{Counts, Stats};
 use crate::verify::Verdict;
 
@@ -35,10 +36,34 @@ pub struct Lag {
     pub p50: u64,
     pub p95: u64,
     pub p99: u64,
+    /// Blocks that the link's figures are of.
+    #[serde(default)]
+    pub blocks: u64,
+}
+
+/// A link as the node that leads it sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkReport {
+    /// Shard whose log it carries.
+    pub shard: u64,
+    /// The follower.
+    pub peer: u64,
+    /// How it was at the end.
+    pub status: String,
+    /// Bytes of blocks sent over it, resends included.
+    pub sent_bytes: u64,
+    /// Connections since the node started.
+    pub connections: u64,
+    /// Records and bytes that the follower still allowed.
+    pub credit_records: u64,
+    #[allow(missing_docs)]
+    pub credit_bytes: u64,
+    /// Records that the follower lacked.
+    pub lag_records: u64,
 }
 
 /// One node over the whole run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeReport {
     /// Its id.
     pub id: u64,
@@ -52,6 +77,9 @@ pub struct NodeReport {
     pub records_encoded: u64,
     /// Blocks or batches that it refused for a CRC.
     pub crc_failures: u64,
+    /// The links that it leads.
+    #[serde(default)]
+    pub links: Vec<LinkReport>,
 }
 
 /// Records by outcome, without the warm-up.
@@ -70,6 +98,9 @@ pub struct Measured {
 pub struct ShardReport {
     pub shard: usize,
     pub acked: u64,
+    /// The longest time between two of its acks, milliseconds.
+    #[serde(default)]
+    pub gap_max_ms: u64,
 }
 
 /// The report of a run.
@@ -93,6 +124,24 @@ pub struct Report {
     pub record_bytes: u64,
     /// Records in a batch.
     pub batch_records: u64,
+    /// What the values look like.
+    #[serde(default)]
+    pub payload: Payload,
+    /// How bodies were packed.
+    #[serde(default)]
+    pub codec: String,
+    /// Keys that records carry; 0: none.
+    #[serde(default)]
+    pub key_count: u64,
+    /// `uniform` or `zipf`; `none` without keys.
+    #[serde(default)]
+    pub key_choice: String,
+    /// Bytes of all batches sent, before their codec.
+    #[serde(default)]
+    pub raw_bytes: u64,
+    /// The same, as sent.
+    #[serde(default)]
+    pub stored_bytes: u64,
     /// Level asked for.
     pub level: String,
     /// `max`, or records a second asked for.
@@ -152,6 +201,7 @@ impl Report {
         } = stats.total;
         self.measured = stats.measured.into();
         self.unsent = stats.unsent;
+        [self.raw_bytes, self.stored_bytes] = stats.batch_bytes;
         let quantile = |quantile: f64| stats.latency_us.value_at_quantile(quantile);
         self.latency_us = Latency {
             p50: quantile(0.5),
@@ -165,6 +215,7 @@ impl Report {
         let report = |shard| ShardReport {
             shard,
             acked: stats.acked_by_shard[shard],
+            gap_max_ms: stats.gap_ns_by_shard[shard] / 1_000_000,
         };
         self.shards = shards.map(report).collect();
     }
@@ -174,10 +225,12 @@ impl Report {
         let mut out = String::new();
         let _ = writeln!(
             out,
-            "{} bytes a record, {} records a batch, level {}, rate {}, {} connections x {} in \
-             flight, {:.1} s after {:.0} s of warm-up",
+            "{} bytes of {} a record, {} records a batch, codec {}, level {}, rate {}, {} \
+             connections x {} in flight, {:.1} s after {:.0} s of warm-up",
             self.record_bytes,
+            self.payload,
             self.batch_records,
+            self.codec,
             self.level,
             self.rate,
             self.connections,
@@ -199,6 +252,7 @@ impl Report {
             grouped(self.failed),
             grouped(self.unknown)
         );
+        self.describe_records(&mut out);
         if self.unsent > 0 {
             let unsent = grouped(self.unsent);
             let _ = writeln!(out, "behind      {unsent} records were due and never sent");
@@ -219,8 +273,23 @@ impl Report {
         let (p50, p95, p99) = (ms(lag.p50), ms(lag.p95), ms(lag.p99));
         let _ = writeln!(
             out,
-            "lag         p50 {p50:.3} ms  p95 {p95:.3} ms  p99 {p99:.3} ms  (slowest link)"
+            "lag         p50 {p50:.3} ms  p95 {p95:.3} ms  p99 {p99:.3} ms  (slowest link, {} \
+             blocks)",
+            grouped(lag.blocks)
         );
+        self.describe_nodes(&mut out);
+        out
+    }
+
+    /// Every link with the node that leads it.
+    pub fn links(&self) -> impl Iterator<Item = (u64, &LinkReport)> {
+        let of = |node: &NodeReport| node.id;
+        self.nodes
+            .iter()
+            .flat_map(move |node| node.links.iter().map(move |link| (of(node), link)))
+    }
+
+    fn describe_nodes(&self, out: &mut String) {
         for node in &self.nodes {
             let _ = writeln!(
                 out,
@@ -234,7 +303,42 @@ impl Report {
                 node.crc_failures
             );
         }
-        out
+        for (node, link) in self.links() {
+            let _ = writeln!(
+                out,
+                "link        shard {} of node {} to node {}: {:.1} MB sent, {}",
+                link.shard,
+                node,
+                link.peer,
+                link.sent_bytes as f64 / 1e6,
+                link.status
+            );
+        }
+    }
+
+    /// Keys and what the codec did, as far as there are any.
+    fn describe_records(&self, out: &mut String) {
+        if self.key_count > 0 {
+            let (count, choice) = (grouped(self.key_count), &self.key_choice);
+            let _ = writeln!(
+                out,
+                "keys        {count}, drawn {choice}, by crc32(key) % shards"
+            );
+        }
+        if self.codec == "zstd" && self.stored_bytes > 0 {
+            let (raw, stored) = (self.raw_bytes, self.stored_bytes);
+            let note = match self.payload {
+                Payload::Constant => "; means nothing with constant values",
+                Payload::Json | Payload::Random => "",
+            };
+            let _ = writeln!(
+                out,
+                "codec       {:.1} MB packed to {:.1} MB: {:.2} x{note}",
+                raw as f64 / 1e6,
+                stored as f64 / 1e6,
+                raw as f64 / stored as f64
+            );
+        }
     }
 
     /// Writes the JSON.

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use millrace::client::codec::Codec;
 use millrace::limits::{BATCH_HEADER, CLIENT_IN_FLIGHT};
 use millrace::types::{Level, ShardId};
 use millrace::wire::body::MetadataOk;
@@ -18,10 +19,11 @@ use millrace::wire::record;
 use crate::Failure;
 use crate::driver::{self, INTERRUPTED, Plan};
 use crate::exchange;
+use crate::keys::{KEY_BYTES, KEYS_MAX, KeyChoice, Keys};
 use crate::ledger::Ledger;
 use crate::nodes::{self, NodeStatus, Process};
-use crate::payload;
-use crate::report::{Lag, NodeReport, Report};
+use crate::payload::Payload;
+use crate::report::{Lag, LinkReport, NodeReport, Report};
 use crate::schedule::Rate;
 
 /// How long the followers get to hold everything when the load has ended.
@@ -42,12 +44,24 @@ pub struct RunArgs {
     /// When an append is acknowledged: local, leader or quorum
     #[arg(long, default_value = "quorum")]
     pub level: String,
-    /// Bytes of a record's value, at least 96
+    /// Bytes of a record's value, at least 96 of json, 16 of the others
     #[arg(long, default_value_t = 100)]
     pub record_bytes: usize,
     /// Records in a batch
     #[arg(long, default_value_t = 100)]
     pub batch_records: u32,
+    /// What the values look like
+    #[arg(long, value_enum, default_value_t)]
+    pub payload: Payload,
+    /// How the generator packs a batch's body; the nodes never do
+    #[arg(long, value_enum, default_value_t)]
+    pub codec: CodecName,
+    /// Give every record one of so many keys, on the shard crc32(key) % shards [default: no keys]
+    #[arg(long)]
+    pub key_count: Option<u32>,
+    /// Which of its shard's keys a record gets
+    #[arg(long, value_enum, default_value_t)]
+    pub key_choice: KeyChoice,
     /// Connections, spread over the shards [default: 16, or the number of shards if it is larger]
     #[arg(long)]
     pub connections: Option<u32>,
@@ -87,6 +101,32 @@ pub struct RunArgs {
     pub pids: Vec<(u64, u32)>,
 }
 
+/// A codec by its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum CodecName {
+    /// Not packed
+    #[default]
+    None,
+    /// zstd; a body that it does not make smaller is sent as it is
+    Zstd,
+}
+
+impl CodecName {
+    fn codec(self) -> Codec {
+        match self {
+            CodecName::None => Codec::None,
+            CodecName::Zstd => Codec::Zstd,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            CodecName::None => "none",
+            CodecName::Zstd => "zstd",
+        }
+    }
+}
+
 fn parse_pid(text: &str) -> Result<(u64, u32), String> {
     let pair = text.split_once('=');
     let pair = pair.and_then(|(id, pid)| Some((id.parse().ok()?, pid.parse().ok()?)));
@@ -107,25 +147,32 @@ pub fn run(args: &RunArgs) -> Result<bool, Failure> {
             .map_err(|error| Failure::BadInput(format!("{}: {error}", path.display())))?;
     }
     let before = processes(args)?;
-    catch_signals();
-    let outcome = driver::drive(plan.clone()).map_err(Failure::failed)?;
-    let mut report = describe(args, &plan);
-    report.count(&outcome.stats, &plan.shards);
     let addresses: Vec<String> = metadata
         .nodes
         .iter()
         .map(|node| node.address.clone())
         .collect();
+    let earlier = statuses(&addresses);
+    if args.payload == Payload::Constant {
+        let text = "--payload constant: figures of compression mean nothing with it";
+        let _ = writeln!(io::stderr(), "loadgen: {text}");
+    }
+    catch_signals();
+    let outcome = driver::drive(plan.clone()).map_err(Failure::failed)?;
+    let mut report = describe(args, &plan);
+    report.count(&outcome.stats, &plan.shards);
     report.lag_us = slowest(&statuses(&addresses));
     let interrupted = INTERRUPTED.load(Ordering::Relaxed);
     let settle = if interrupted { Duration::ZERO } else { SETTLE };
     report.settled = nodes::wait_until_equal(&addresses, settle);
-    report.nodes = node_reports(args, &statuses(&addresses), &before);
+    report.nodes = node_reports(args, &statuses(&addresses), (&before, &earlier));
     let ledger = Ledger {
         run: plan.run,
         origin: plan.origin,
         shards: metadata.leaders.len() as u32,
         record_bytes: plan.record_bytes as u32,
+        payload: plan.payload,
+        key_count: args.key_count.unwrap_or(0),
         entries: outcome.entries,
     };
     let place = |error: io::Error| Failure::Failed(format!("{}: {error}", args.ledger.display()));
@@ -156,14 +203,21 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
             args.level
         ));
     };
-    if args.record_bytes < payload::MIN_BYTES {
+    let least = args.payload.min_bytes();
+    if args.record_bytes < least {
         return bad(format!(
-            "--record-bytes {}: a record says where it belongs, which takes {} bytes; ask for more",
-            args.record_bytes,
-            payload::MIN_BYTES
+            "--record-bytes {}: a record says where it belongs, which takes {least} bytes of \
+             {}; ask for more",
+            args.record_bytes, args.payload
         ));
     }
-    let batch = BATCH_HEADER + args.batch_records as usize * (record::HEADER + args.record_bytes);
+    let key = if args.key_count.is_some() {
+        KEY_BYTES
+    } else {
+        0
+    };
+    let record = record::HEADER + key + args.record_bytes;
+    let batch = BATCH_HEADER + args.batch_records as usize * record;
     let largest = metadata.max_batch_bytes as usize;
     if args.batch_records == 0 || batch > largest {
         return bad(format!(
@@ -178,10 +232,7 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
             args.in_flight
         ));
     }
-    let valid = |seconds: f64| (0.0..1e6).contains(&seconds);
-    if !valid(args.warmup) || !valid(args.seconds) || args.seconds == 0.0 {
-        return bad("--seconds, --warmup: below 1,000,000 seconds; --seconds above 0".to_owned());
-    }
+    times(args)?;
     let shards = shards(args, metadata)?;
     let connections = args.connections.unwrap_or(16.max(shards.len() as u32));
     if (connections as usize) < shards.len() || connections > 4096 {
@@ -190,10 +241,14 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
             shards.len()
         ));
     }
+    let shards: Vec<ShardId> = shards.into_iter().map(ShardId).collect();
     Ok(Plan {
         nodes: args.nodes.clone(),
-        origin: metadata.cluster,
-        shards: shards.into_iter().map(ShardId).collect(),
+        origin: metadata.origin,
+        keys: keys(args, &shards, metadata)?,
+        shards,
+        payload: args.payload,
+        codec: args.codec.codec(),
         connections,
         in_flight: args.in_flight,
         batch_records: args.batch_records,
@@ -209,6 +264,37 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
         acks: args.acks.clone(),
         disk: args.disk.clone(),
     })
+}
+
+fn times(args: &RunArgs) -> Result<(), Failure> {
+    let valid = |seconds: f64| (0.0..1e6).contains(&seconds);
+    if valid(args.warmup) && valid(args.seconds) && args.seconds > 0.0 {
+        return Ok(());
+    }
+    let text = "--seconds, --warmup: below 1,000,000 seconds; --seconds above 0";
+    Err(Failure::BadInput(text.to_owned()))
+}
+
+/// The keys of each shard; none if none are asked for.
+fn keys(args: &RunArgs, shards: &[ShardId], metadata: &MetadataOk) -> Result<Vec<Keys>, Failure> {
+    let Some(count) = args.key_count else {
+        return Ok(Vec::new());
+    };
+    if count == 0 || count > KEYS_MAX {
+        let text = format!("--key-count {count}: 1 to {KEYS_MAX}; leave it out for no keys");
+        return Err(Failure::BadInput(text));
+    }
+    let all = metadata.leaders.len() as u32;
+    let of = |shard: &ShardId| {
+        let keys = Keys::new(count, args.key_choice, *shard, all);
+        let text = format!(
+            "--key-count {count}: none of these keys belongs to shard {shard}; ask for more, or \
+             name other --shards"
+        );
+        let some = !keys.is_empty();
+        some.then_some(keys).ok_or(Failure::BadInput(text))
+    };
+    shards.iter().map(of).collect()
 }
 
 /// The shards named, or all.
@@ -239,7 +325,8 @@ fn new_run() -> u32 {
     hasher.finalize()
 }
 
-fn catch_signals() {
+/// From now on a signal asks for the end instead of ending the process.
+pub(crate) fn catch_signals() {
     extern "C" fn interrupt(_: libc::c_int) {
         INTERRUPTED.store(true, Ordering::Relaxed);
     }
@@ -255,10 +342,17 @@ fn describe(args: &RunArgs, plan: &Plan) -> Report {
         record_bytes: plan.record_bytes as u64,
         batch_records: u64::from(plan.batch_records),
         level: plan.level.name().to_owned(),
-        rate: match plan.rate {
-            Rate::Max => "max".to_owned(),
-            Rate::Records(rate) => rate.to_string(),
-        },
+        rate: plan.rate.to_string(),
+        payload: plan.payload,
+        codec: args.codec.name().to_owned(),
+        key_count: u64::from(args.key_count.unwrap_or(0)),
+        key_choice: args
+            .key_count
+            .map_or("none", |_| match args.key_choice {
+                KeyChoice::Uniform => "uniform",
+                KeyChoice::Zipf => "zipf",
+            })
+            .to_owned(),
         warmup_s: args.warmup,
         connections: u64::from(plan.connections),
         in_flight: plan.in_flight as u64,
@@ -286,14 +380,38 @@ fn statuses(addresses: &[String]) -> Vec<NodeStatus> {
     addresses.iter().filter_map(ask).collect()
 }
 
-/// The lag of the link with the highest p99.
-fn slowest(statuses: &[NodeStatus]) -> Lag {
-    let links = statuses.iter().flat_map(NodeStatus::lags_us);
-    let [p50, p95, p99] = links.max_by_key(|lag| lag[2]).unwrap_or_default();
-    Lag { p50, p95, p99 }
+/// What each link of a node that leads sent since the load began.
+fn link_reports(status: &NodeStatus, earlier: Option<&NodeStatus>) -> Vec<LinkReport> {
+    let earlier: Vec<LinkReport> = earlier.iter().flat_map(|status| status.links()).collect();
+    let since = |link: LinkReport| {
+        let same = |other: &&LinkReport| (other.shard, other.peer) == (link.shard, link.peer);
+        let before = earlier
+            .iter()
+            .find(same)
+            .map_or(0, |other| other.sent_bytes);
+        LinkReport {
+            // A node that was started again counts from 0.
+            sent_bytes: link
+                .sent_bytes
+                .checked_sub(before)
+                .unwrap_or(link.sent_bytes),
+            ..link
+        }
+    };
+    status.links().into_iter().map(since).collect()
 }
 
-fn node_reports(args: &RunArgs, statuses: &[NodeStatus], before: &[Process]) -> Vec<NodeReport> {
+/// The lag of the link with the highest p99.
+fn slowest(statuses: &[NodeStatus]) -> Lag {
+    let links = statuses.iter().flat_map(NodeStatus::lags);
+    links.max_by_key(|lag| lag.p99).unwrap_or_default()
+}
+
+fn node_reports(
+    args: &RunArgs,
+    statuses: &[NodeStatus],
+    (before, earlier): (&[Process], &[NodeStatus]),
+) -> Vec<NodeReport> {
     let report = |status: &NodeStatus| {
         let id = status.node();
         let index = args.pids.iter().position(|(of, _)| *of == id);
@@ -308,6 +426,7 @@ fn node_reports(args: &RunArgs, statuses: &[NodeStatus], before: &[Process]) -> 
             rss_max: is.rss_max,
             records_encoded: status.counter("records_encoded"),
             crc_failures: status.counter("crc_failures"),
+            links: link_reports(status, earlier.iter().find(|other| other.node() == id)),
         }
     };
     statuses.iter().map(report).collect()

@@ -31,6 +31,15 @@ impl std::str::FromStr for Rate {
     }
 }
 
+impl std::fmt::Display for Rate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Rate::Max => f.write_str("max"),
+            Rate::Records(rate) => rate.fmt(f),
+        }
+    }
+}
+
 /// The timetable of one connection.
 #[derive(Clone, Debug)]
 pub struct Schedule {

@@ -50,8 +50,13 @@ pub struct Stats {
     pub last_ack_ns: u64,
     /// Acked records of the whole run, by shard.
     pub acked_by_shard: Vec<u64>,
+    /// The longest time between two acks of each shard of which any was acknowledged.
+    pub gap_ns_by_shard: Vec<u64>,
+    last_ack_by_shard: Vec<Option<u64>>,
     /// Records that were due and never sent.
     pub unsent: u64,
+    /// Bytes of all batches before their codec, and as sent.
+    pub batch_bytes: [u64; 2],
     from_ns: u64,
 }
 
@@ -66,9 +71,18 @@ impl Stats {
             second_us: histogram(),
             last_ack_ns: from_ns,
             acked_by_shard: vec![0; shards],
+            gap_ns_by_shard: vec![0; shards],
+            last_ack_by_shard: vec![None; shards],
             unsent: 0,
+            batch_bytes: [0; 2],
             from_ns,
         }
+    }
+
+    /// A batch of `raw` bytes is sent as `stored` bytes.
+    pub fn packed(&mut self, raw: usize, stored: usize) {
+        self.batch_bytes[0] += raw as u64;
+        self.batch_bytes[1] += stored as u64;
     }
 
     /// A batch that was due at `due_ns` is on its way.
@@ -89,12 +103,26 @@ impl Stats {
         }
         if let State::Acked(_) = state {
             self.acked_by_shard[shard] += records;
+            self.gap(shard, now_ns);
+            self.last_ack_by_shard[shard] = Some(now_ns);
             let latency_us = now_ns.saturating_sub(due_ns) / 1000;
             self.second_us.saturating_record(latency_us);
             if measured {
                 self.latency_us.saturating_record(latency_us);
                 self.last_ack_ns = self.last_ack_ns.max(now_ns);
             }
+        }
+    }
+
+    /// The load has ended: a shard that had gone silent had a gap up to now.
+    pub fn close(&mut self, now_ns: u64) {
+        (0..self.gap_ns_by_shard.len()).for_each(|shard| self.gap(shard, now_ns));
+    }
+
+    fn gap(&mut self, shard: usize, now_ns: u64) {
+        if let Some(last) = self.last_ack_by_shard[shard] {
+            let gap = &mut self.gap_ns_by_shard[shard];
+            *gap = (*gap).max(now_ns.saturating_sub(last));
         }
     }
 

@@ -7,6 +7,19 @@ use super::*;
 const SECOND: u64 = 1_000_000_000;
 
 #[test]
+fn the_longest_gap_between_two_acks_is_kept_for_each_shard() {
+    let mut stats = Stats::new(0, 3);
+    let mut end = |state, shard, at| stats.ended(state, shard, 1, 0, at);
+    for (shard, at) in [(0, 5), (1, 6), (0, 7), (0, 10), (0, 11), (1, 20)] {
+        end(State::Acked(Offset(0)), shard, at * SECOND);
+    }
+    end(State::Unknown(0), 0, 12 * SECOND);
+    stats.close(22 * SECOND);
+    // Shard 0 was silent from 11 to 22, shard 1 from 6 to 20, shard 2 never spoke.
+    assert_eq!(stats.gap_ns_by_shard, [11 * SECOND, 14 * SECOND, 0]);
+}
+
+#[test]
 fn the_warm_up_is_counted_and_not_measured() {
     let mut stats = Stats::new(5 * SECOND, 2);
     stats.sent(10, 4 * SECOND);

@@ -5,7 +5,11 @@ use crate::report::ShardReport;
 use crate::verify::{NodeVerdict, Totals};
 
 fn good() -> (Report, Verdict) {
-    let shards = (0..2).map(|shard| ShardReport { shard, acked: 5 });
+    let shards = (0..2).map(|shard| ShardReport {
+        shard,
+        acked: 5,
+        gap_max_ms: 0,
+    });
     let report = Report {
         acked: 10,
         record_bytes: 100,

@@ -130,7 +130,15 @@ impl Visitor for Candidates {
         let batches = block::batches(bytes, header);
         for (index, (start, prefix)) in batches.iter().enumerate() {
             let next = batches.get(index + 1).map(|(_, next)| next);
-            if !self.fits(prefix, next) {
+            let packed = |start: usize, prefix: &BatchPrefix| {
+                let half = batch::client_half(&bytes[start..start + prefix.total_len()]);
+                half.flags & batch::CODEC_MASK != 0
+            };
+            let behind = batches.get(index + 1);
+            if !self.fits(prefix, next)
+                || packed(*start, prefix)
+                || behind.is_some_and(|(start, next)| self.alone && packed(*start, next))
+            {
                 continue;
             }
             if self.take == Some(self.count) {

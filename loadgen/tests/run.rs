@@ -107,6 +107,38 @@ fn a_closed_loop_counts_every_record_once() {
 }
 
 #[test]
+fn keys_payloads_and_codec_are_as_asked_for() {
+    let node = FakeNode::start(3, Manner::Good);
+    for (payload, codec) in [("random", "none"), ("constant", "zstd"), ("json", "zstd")] {
+        let flags = ["--payload", payload, "--codec", codec, "--key-count", "50"];
+        let outcome = run(&[&node], &[&flags[..], &["--record-bytes", "200"]].concat());
+        assert_eq!(outcome.code, 0, "{}", outcome.text);
+        let report = outcome.report.expect("a report");
+        let ledger = outcome.ledger.expect("a ledger");
+        assert_eq!(report.payload.to_string(), payload);
+        assert_eq!((report.codec.as_str(), report.key_count), (codec, 50));
+        assert_eq!(
+            (report.key_choice.as_str(), ledger.key_count),
+            ("uniform", 50)
+        );
+        let warned = outcome.text.contains("figures of compression mean nothing");
+        assert_eq!(warned, payload == "constant", "{}", outcome.text);
+        let packed = report.raw_bytes > 2 * report.stored_bytes;
+        assert_eq!(packed, codec == "zstd", "{}", outcome.text);
+        assert!(report.shards.iter().all(|shard| shard.acked > 0));
+    }
+    let batches = node.bodies();
+    assert!(!batches.is_empty());
+    for (shard, body) in batches {
+        for record in millrace::wire::record::read_all(&body) {
+            let key = record.expect("sound").key;
+            assert!(loadgen::keys::number(key).is_some_and(|number| number < 50));
+            assert_eq!(loadgen::keys::shard_of(key, 3).0, shard);
+        }
+    }
+}
+
+#[test]
 fn an_open_loop_keeps_its_rate() {
     let node = FakeNode::start(1, Manner::Good);
     let flags = [
@@ -220,6 +252,10 @@ fn bad_flags_are_refused_by_name() {
         ("--connections", "1"),
         ("--shards", "2"),
         ("--rate", "0"),
+        ("--key-count", "0"),
+        ("--key-count", "1"),
+        ("--payload", "text"),
+        ("--codec", "lz4"),
         ("--pids", "1=4294967295"),
     ] {
         let outcome = run(&[&node], &[flag, value]);

@@ -9,7 +9,9 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use support::{Cluster, Outcome};
+use loadgen::payload::Payload;
+use millrace::client::codec::Codec;
+use support::{Cluster, Look, Outcome};
 
 fn expect(outcome: &Outcome, code: i32, words: &[&str]) {
     assert_eq!(outcome.code, code, "{outcome:?}");
@@ -271,4 +273,53 @@ fn flip(path: &Path, at: u64) {
     let mut bytes = fs::read(path).expect("read");
     bytes[at as usize] ^= 4;
     fs::write(path, bytes).expect("written");
+}
+
+#[test]
+fn every_payload_key_and_codec_is_verified() {
+    for payload in Payload::ALL {
+        for codec in [Codec::None, Codec::Zstd] {
+            for key_count in [0, 100] {
+                let cluster = Cluster::of(Look {
+                    payload,
+                    key_count,
+                    codec,
+                    ..Look::default()
+                });
+                expect(&cluster.verify(), 0, &["verdict     holds"]);
+                assert_eq!(cluster.json()["checked"], cluster.acked_records());
+            }
+        }
+    }
+}
+
+///
+#[test]
+fn a_record_under_a_key_of_another_shard_is_displaced() {
+    for codec in [Codec::None, Codec::Zstd] {
+        let cluster = Cluster::of(Look {
+            key_count: 100,
+            stray_key: true,
+            codec,
+            ..Look::default()
+        });
+        let words = ["displaced: ", "does not belong here", "replicas identical"];
+        expect(&cluster.verify(), 1, &words);
+        assert_eq!(cluster.json()["displaced"], 3);
+    }
+}
+
+///
+#[test]
+fn packed_batches_with_other_values_than_the_ledger_says_are_corrupt() {
+    let mut cluster = Cluster::of(Look {
+        codec: Codec::Zstd,
+        ..Look::default()
+    });
+    cluster.ledger.payload = Payload::Random;
+    cluster
+        .ledger
+        .write(&cluster.ledger_path())
+        .expect("written");
+    expect(&cluster.verify(), 1, &["corrupt: ", "under sound CRCs"]);
 }

@@ -1,4 +1,4 @@
-//! `millrace read`: records of one shard, one line each.
+//! `millrace read`: records of one log, one line each.
 //!
 //! Reads whole batches, prints the records from the offset asked for on. Without `--to` and
 //! `--follow` it ends where the log ends. The node asked is the one given, so that a
@@ -8,7 +8,7 @@ use super::{Failure, node_address};
 use clap::{Args, ValueEnum};
 use millrace::client::driver::blocking::{Client, ClientError};
 use millrace::limits::MAX_BLOCK_BYTES;
-use millrace::types::{Offset, ReadLevel, ShardId};
+use millrace::types::{LogId, Offset, OriginId, ReadLevel, ShardId};
 use millrace::wire::batch;
 use millrace::wire::code::Code;
 use millrace::wire::record::{self, Record};
@@ -28,6 +28,10 @@ pub(super) struct Arguments {
     /// The shard.
     #[arg(long, default_value_t = 0)]
     shard: u16,
+    /// Whose records: the node at which they were appended (mesh); default: those of the node
+    /// asked. In a set there is one origin, the cluster.
+    #[arg(long)]
+    origin: Option<u32>,
     /// First offset.
     #[arg(long, default_value_t = 0)]
     from: u64,
@@ -38,9 +42,9 @@ pub(super) struct Arguments {
     /// Wait for more when the end is reached.
     #[arg(long)]
     follow: bool,
-    /// Which records may be returned.
-    #[arg(long, value_enum, default_value_t = At::Committed)]
-    level: At,
+    /// Which records may be returned; default: committed in a set, local in a mesh.
+    #[arg(long, value_enum)]
+    level: Option<At>,
     /// How a record is printed.
     #[arg(long, value_enum, default_value_t = Format::Raw)]
     format: Format,
@@ -68,11 +72,16 @@ enum Format {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut client = Client::connect(&arguments.node)?;
-    let at = (client.seed_node(), ShardId(arguments.shard));
     refuse_bad_range(arguments, &client)?;
+    let at = (client.seed_node(), log_asked_for(arguments, &client)?);
     let level = match arguments.level {
-        At::Committed => ReadLevel::Committed,
-        At::Local => ReadLevel::Local,
+        Some(At::Committed) => ReadLevel::Committed,
+        Some(At::Local) => ReadLevel::Local,
+        None => {
+            let cluster = client.session().cluster().expect("connected");
+            let default = ReadLevel::from_number(cluster.default_read_level);
+            default.unwrap_or(ReadLevel::Committed)
+        }
     };
     let patience = Duration::from_millis(arguments.timeout_ms);
     let mut out = BufWriter::new(io::stdout().lock());
@@ -85,7 +94,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         };
         let offset = Offset(next);
         let times = (wait, patience);
-        let found = client.read(at, offset, level, MAX_BLOCK_BYTES as u32, times);
+        let found = client.read_log(at, offset, level, MAX_BLOCK_BYTES as u32, times);
         match found {
             Ok(Some(found)) if !found.payload.is_empty() => {
                 let printed = print(arguments, &mut out, &found.payload, next)?;
@@ -117,6 +126,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The log that the flags name, if the node has one of that origin.
+fn log_asked_for(arguments: &Arguments, client: &Client) -> Result<LogId, Failure> {
+    let own = client.session().log(ShardId(arguments.shard));
+    let origin = arguments.origin.map_or(own.origin, OriginId);
+    let known = &client.session().cluster().expect("connected").origins;
+    if known.contains(&origin) {
+        return Ok(LogId { origin, ..own });
+    }
+    let known: Vec<String> = known.iter().map(OriginId::to_string).collect();
+    Err(Failure::Input(format!(
+        "--origin {origin}: must be one of {}; mend: choose another one",
+        known.join(", ")
+    )))
 }
 
 /// Holds the shard and the range against the cluster and each other.

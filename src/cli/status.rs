@@ -32,14 +32,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 fn print(status: &Value) -> io::Result<()> {
     say(format_args!(
-        "node {} of cluster {}, millrace {}, up {} s",
+        "node {} of cluster {} ({}), millrace {}, up {} s",
         cell(&status["node"]),
         cell(&status["cluster"]),
+        cell(&status["kind"]),
         cell(&status["version"]),
         status["uptime_s"].as_f64().unwrap_or(0.0).round()
     ))?;
     let shards = [
-        ("shard", &["shard"][..]),
+        ("origin", &["origin"][..]),
+        ("shard", &["shard"]),
         ("role", &["role"]),
         ("leader", &["leader"]),
         ("epoch", &["epoch"]),
@@ -60,7 +62,8 @@ fn print(status: &Value) -> io::Result<()> {
         }
     }
     let links = [
-        ("shard", &["shard"][..]),
+        ("origin", &["origin"][..]),
+        ("shard", &["shard"]),
         ("peer", &["peer"]),
         ("status", &["status"]),
         ("cause", &["cause"]),

@@ -23,6 +23,10 @@ fn session() -> Session {
         max_batch_bytes: 1 << 20,
         nodes: vec![address(1, 100, 2), address(2, 200, 0)],
         leaders: vec![NodeId(1), NodeId(2), NodeId(1)],
+        epochs: vec![Epoch(1); 3],
+        origin: OriginId(9),
+        origins: vec![OriginId(9)],
+        default_read_level: 1,
     };
     session.answer(question.correlation, known.into());
     session

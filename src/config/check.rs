@@ -4,7 +4,9 @@
 //! a contradiction), the value, the rule and the mend. Nothing is rounded or clamped (S-171).
 
 use super::file::{self, Document};
-use super::{Cluster, Config, ConfigError, Cores, Link, Log, LogFormat, Node, NodeEntry};
+use super::{
+    Cluster, Config, ConfigError, Cores, Kind, Link, Log, LogFormat, Node, NodeEntry, Retention,
+};
 use crate::limits;
 use crate::types::{NodeId, OriginId, padded};
 use std::collections::BTreeMap;
@@ -57,28 +59,34 @@ fn cluster(file: &file::Cluster) -> Checked<Cluster> {
         )
     })?;
     let id = number("cluster.id", id, 1, u64::from(u32::MAX))?;
-    if let Some(kind) = file.kind.as_deref().filter(|kind| *kind != "set") {
-        let rule = "is no kind of cluster of this version";
-        return Err(ConfigError::new(
-            "cluster.kind",
-            kind,
-            rule,
-            "write \"set\"",
-        ));
-    }
+    let kind = kind(file.kind.as_deref())?;
     let nodes = nodes(&file.nodes)?;
-    let shards = or(
-        "cluster.shards",
-        file.shards,
-        nodes.len() as u64,
-        1,
-        limits::MAX_SHARDS as u64,
-    )?;
+    let default = match kind {
+        Kind::Set => nodes.len() as u64,
+        Kind::Mesh => 1,
+    };
+    let most = limits::MAX_SHARDS as u64;
+    let shards = or("cluster.shards", file.shards, default, 1, most)?;
     Ok(Cluster {
         id: OriginId(id as u32),
+        kind,
         shards: shards as u16,
         nodes,
     })
+}
+
+fn kind(text: Option<&str>) -> Checked<Kind> {
+    let kinds = [Kind::Set, Kind::Mesh].into_iter();
+    match text {
+        None => Ok(Kind::Set),
+        Some(text) => kinds
+            .clone()
+            .find(|kind| kind.name() == text)
+            .ok_or_else(|| {
+                let rule = "is no kind of cluster of this version";
+                ConfigError::new("cluster.kind", text, rule, "write \"set\" or \"mesh\"")
+            }),
+    }
 }
 
 fn nodes(list: &[file::NodeEntry]) -> Checked<Vec<NodeEntry>> {
@@ -223,6 +231,49 @@ fn cores(file: &file::Cores) -> Checked<Cores> {
     })
 }
 
+fn retention(file: &file::Log, segment_bytes: u64) -> Checked<Retention> {
+    let kind = file.retention.as_deref().unwrap_or("none");
+    // The newest segment always stays, and another one must be able to begin.
+    let least = 2 * segment_bytes;
+    let bytes = file
+        .retention_bytes
+        .map(|bytes| number("log.retention_bytes", bytes, least, 1 << 50));
+    let bytes = bytes.transpose()?;
+    let age_s = file
+        .retention_age_s
+        .map(|age_s| number("log.retention_age_s", age_s, 1, 100 * 366 * 86_400));
+    let age_s = age_s.transpose()?;
+    let keys = "log.retention, log.retention_bytes and log.retention_age_s";
+    let refuse = |rule: &str, mend: &str| Err(ConfigError::new(keys, kind, rule, mend));
+    let age = Retention {
+        age_s,
+        ..Retention::default()
+    };
+    match (kind, bytes, age_s) {
+        ("none", None, None) => Ok(age),
+        ("none", ..) => refuse(
+            "keeps everything, and a bound is set",
+            "set log.retention to fifo or hard, or leave the bounds out",
+        ),
+        ("fifo", None, None) => refuse(
+            "needs a bound",
+            "set log.retention_bytes or log.retention_age_s",
+        ),
+        ("fifo", trim_bytes, _) => Ok(Retention { trim_bytes, ..age }),
+        ("hard", None, _) => refuse("needs a bound in bytes", "set log.retention_bytes"),
+        ("hard", refuse_bytes, _) => Ok(Retention {
+            refuse_bytes,
+            ..age
+        }),
+        _ => Err(ConfigError::new(
+            "log.retention",
+            kind,
+            "must be \"none\", \"fifo\" or \"hard\"",
+            "write one of them",
+        )),
+    }
+}
+
 fn log(file: &file::Log, link: &file::Link) -> Checked<Log> {
     let alignment = limits::DISK_ALIGNMENT as u64;
     let segment_bytes = or(
@@ -264,7 +315,9 @@ fn log(file: &file::Log, link: &file::Link) -> Checked<Log> {
             return Err(ConfigError::new("log.sync", other, rule, mend));
         }
     };
+    let retention = retention(file, segment_bytes)?;
     Ok(Log {
+        retention,
         segment_bytes,
         max_block_bytes: block as usize,
         max_batch_bytes: batch as usize,

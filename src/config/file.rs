@@ -59,6 +59,9 @@ pub(super) struct Log {
     pub(super) write_depth: Option<i64>,
     pub(super) batch_timeout_ms: Option<i64>,
     pub(super) sync: Option<String>,
+    pub(super) retention: Option<String>,
+    pub(super) retention_bytes: Option<i64>,
+    pub(super) retention_age_s: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

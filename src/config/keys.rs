@@ -37,8 +37,8 @@ keys! {
     "node.admin_control", false, "whether that port may pause and resume links";
     "node.log", "\"text\"", "how log lines look: text or json";
     "cluster.id", "none", "number of the cluster";
-    "cluster.kind", "\"set\"", "how the nodes replicate";
-    "cluster.shards", "number of nodes", "shards, fixed for the life of the cluster";
+    "cluster.kind", "\"set\"", "set: one leader a log; mesh: every node leads logs of its own";
+    "cluster.shards", "set: number of nodes; mesh: 1", "shards, fixed for the life of the cluster";
     "cores.count", 1, "executors, one per CPU";
     "cores.cpus", "the first ones allowed", "the CPU of each executor";
     "cores.spin_us", 0, "spinning before sleep, microseconds";
@@ -48,6 +48,9 @@ keys! {
     "log.write_depth", limits::WRITE_DEPTH, "writes of one log in flight";
     "log.batch_timeout_ms", limits::BATCH_TIMEOUT_MS, "longest wait in the open block";
     "log.sync", "\"dsync\"", "dsync: a write waits for the medium; none: for the drive's cache";
+    "log.retention", "\"none\"", "none; fifo: the oldest segments go; hard: appends are refused";
+    "log.retention_bytes", "no bound", "bytes of a log's segments that are kept";
+    "log.retention_age_s", "no bound", "age at which segments go, by append time, seconds";
     "link.preset", "none", "values for a way of use: shanghai, throughput, latency, wan or edge";
     "link.initial_credit", limits::INITIAL_CREDIT, "credit of a link, records";
     "link.initial_credit_bytes", limits::INITIAL_CREDIT_BYTES, "credit of a link, bytes";

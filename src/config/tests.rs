@@ -30,12 +30,36 @@ fn refused(set: &[&str]) -> ConfigError {
 fn a_set_has_a_shard_per_node_and_leaders_in_the_order_of_ids() {
     let config = with(&[]).unwrap();
     assert_eq!(config.cluster.shards, 3);
+    let origin = OriginId(7);
     let leaders: Vec<u32> = (0..5)
-        .map(|shard| config.cluster.leader(ShardId(shard)).0)
+        .map(ShardId)
+        .map(|shard| LogId { origin, shard })
+        .map(|log| config.cluster.leader(log).0)
         .collect();
     assert_eq!(leaders, [1, 2, 3, 1, 2]);
+    assert_eq!(config.cluster.origins(), [origin]);
     assert_eq!(config.node.address, "b:7000");
     assert_eq!(config.log.max_batch_bytes, crate::limits::MAX_BATCH_BYTES);
+}
+
+/// S-3: in a mesh every node leads a log of its own origin in every shard.
+#[test]
+fn in_a_mesh_the_origin_of_a_log_is_its_leader() {
+    let mesh = with(&["cluster.kind=\"mesh\"", "cluster.shards=2"]).unwrap();
+    let logs: Vec<(String, u32)> = mesh
+        .cluster
+        .logs()
+        .map(|log| (log.to_string(), mesh.cluster.leader(log).0))
+        .collect();
+    let wanted = ["1-0", "2-0", "3-0", "1-1", "2-1", "3-1"];
+    let wanted = wanted.into_iter().zip([1, 2, 3, 1, 2, 3]);
+    let wanted: Vec<(String, u32)> = wanted.map(|(log, node)| (log.to_owned(), node)).collect();
+    assert_eq!(logs, wanted);
+    assert_eq!(mesh.cluster.origin_of(NodeId(2)), OriginId(2));
+    let set = with(&["cluster.shards=2"]).unwrap();
+    assert_ne!(mesh.fingerprint(), set.fingerprint());
+    let one = with(&["cluster.kind=\"mesh\""]).unwrap();
+    assert_eq!(one.cluster.shards, 1);
 }
 
 /// S-171
@@ -225,4 +249,43 @@ fn the_fingerprint_is_about_the_cluster_and_not_about_the_node() {
 fn a_refusal_is_one_line() {
     let error = ConfigError::new("key", "a\nvalue", "a\n  rule", "mend");
     assert_eq!(error.to_string(), "key = a value: a rule; mend: mend");
+}
+
+#[test]
+fn retention_and_its_bounds_go_together() {
+    assert_eq!(with(&[]).unwrap().log.retention, Retention::default());
+    let bytes = "log.retention_bytes=268435456";
+    let fifo = with(&["log.retention=fifo", bytes, "log.retention_age_s=60"]).unwrap();
+    let expected = Retention {
+        trim_bytes: Some(256 << 20),
+        refuse_bytes: None,
+        age_s: Some(60),
+    };
+    assert_eq!(fifo.log.retention, expected);
+    let hard = with(&["log.retention=hard", bytes]).unwrap().log.retention;
+    assert_eq!(
+        (hard.trim_bytes, hard.refuse_bytes),
+        (None, Some(256 << 20))
+    );
+    for (set, word) in [
+        (&["log.retention=fifo"][..], "needs a bound"),
+        (
+            &["log.retention=hard", "log.retention_age_s=60"],
+            "in bytes",
+        ),
+        (&[bytes], "keeps everything"),
+        (&["log.retention=lifo", bytes], "hard"),
+        (
+            &["log.retention=fifo", "log.retention_bytes=1000"],
+            "must be from",
+        ),
+        (
+            &["log.retention=fifo", "log.retention_age_s=0"],
+            "must be from",
+        ),
+    ] {
+        let error = refused(set);
+        assert!(error.rule.contains(word), "{set:?}: {error}");
+        assert!(error.key.contains("log.retention"), "{set:?}: {error}");
+    }
 }

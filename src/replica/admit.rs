@@ -32,9 +32,10 @@
 
 use super::view::LogView;
 use crate::faults::{Fault, active};
-use crate::types::{BlockNo, Epoch, LogId};
+use crate::types::{BlockNo, Epoch, LogId, Offset};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, CreditLimits};
+use crate::wire::checkpoint::LogStart;
 use crate::wire::code::Code;
 
 /// What the body of a frame says of the run of blocks that is its payload.
@@ -119,6 +120,8 @@ pub enum Place {
     Held,
     /// This block differs, and it is committed or of the same epoch.
     Diverged(BlockNo),
+    /// It begins the log anew.
+    Anew(LogStart),
     /// It neither continues the log nor is it held.
     OutOfSync(Hints),
     /// Its headers are needed to tell, and they are not sound.
@@ -211,7 +214,18 @@ pub fn check_chain(run: &Run, headers: &[BlockHeader], log: &dyn LogView) -> Res
     }
     // Below what recovery scanned a log knows neither CRCs nor offsets; the epoch of the block
     // before, which is the same, vouches for them there.
-    let known_offset = log.end_offset_of(run.first);
+    check_links(run, headers, log.end_offset_of(run.first))
+}
+
+/// Whether the headers chain to one another, beginning with the first record at `known_offset`.
+pub fn check_links(
+    run: &Run,
+    headers: &[BlockHeader],
+    known_offset: Option<Offset>,
+) -> Result<(), Code> {
+    let Some(first) = headers.first() else {
+        return Ok(());
+    };
     let mut offset = known_offset.unwrap_or(first.base_offset);
     let mut epoch = run.prev_epoch;
     let mut previous_crc = first.prev_header_crc;
@@ -226,6 +240,66 @@ pub fn check_chain(run: &Run, headers: &[BlockHeader], log: &dyn LogView) -> Res
         (epoch, offset, previous_crc) = (header.epoch, header.end_offset, header.header_crc);
     }
     Ok(())
+}
+
+/// Where `run` belongs in `log`, the sender's log beginning at `start`: at that start by the rule
+/// of [`place_at_start`], else by that of [`place`].
+pub fn place_from(
+    start: BlockNo,
+    run: &Run,
+    headers: Result<&[BlockHeader], Code>,
+    log: &dyn LogView,
+    (high_watermark, may_truncate): (BlockNo, bool),
+) -> Place {
+    let at_start = (run.first == start)
+        .then(|| place_at_start(run, headers, log, high_watermark, may_truncate));
+    let place = || place(run, headers, log, high_watermark, may_truncate);
+    at_start.flatten().unwrap_or_else(place)
+}
+
+/// Whether the headers of a run that goes on at `place` chain, to the log if it is kept.
+pub fn check_place(
+    place: Place,
+    run: &Run,
+    headers: Result<&[BlockHeader], Code>,
+    log: &dyn LogView,
+) -> Result<(), Code> {
+    match place {
+        Place::Anew(_) => check_links(run, headers?, None),
+        _ => check_chain(run, headers?, log),
+    }
+}
+
+/// Where a run belongs that begins where the sender's log does: what lies before it is committed
+/// and trimmed there. A log that ends before it, or that holds another block before it which is not
+/// committed, begins anew with it. None: [`place`] decides.
+pub fn place_at_start(
+    run: &Run,
+    headers: Result<&[BlockHeader], Code>,
+    log: &dyn LogView,
+    high_watermark: BlockNo,
+    may_truncate: bool,
+) -> Option<Place> {
+    let previous = run.first.previous()?;
+    let first = headers
+        .ok()?
+        .first()
+        .filter(|first| first.first_in_segment)?;
+    if run.first <= log.log_end() {
+        let held = log.epoch_of(previous);
+        if previous < log.log_start() || held.is_none() || held == Some(run.prev_epoch) {
+            return None;
+        }
+        if previous < high_watermark || !may_truncate {
+            return Some(Place::Diverged(previous));
+        }
+    }
+    Some(Place::Anew(LogStart {
+        block: run.first,
+        offset: first.base_offset,
+        prev_epoch: run.prev_epoch,
+        prev_crc: first.prev_header_crc,
+    }))
 }
 
 /// What this log says of the block before `next`.

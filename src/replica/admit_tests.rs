@@ -2,9 +2,10 @@
 
 use super::super::test_kit::{LOG, TestLog};
 use super::super::view::LogView;
-use super::{Hints, Place, Run, agree, check_chain, hints_at, place, step_back};
+use super::{Hints, Place, Run, agree, check_chain, hints_at, place, place_at_start, step_back};
 use crate::types::{BlockNo, Epoch, LogId, Offset, Tick};
 use crate::wire::block::BlockHeader;
+use crate::wire::checkpoint::LogStart;
 use crate::wire::code::Code;
 
 /// A log whose blocks have these epochs and (as the tens) other bytes: 3 is epoch 3, 13 is epoch 3
@@ -473,4 +474,50 @@ fn hints_name_the_epoch_and_its_first_block() {
     assert_eq!(hints(3), (2, 2));
     assert_eq!(hints(1), (1, 0));
     assert_eq!(hints(0), (0, 0));
+}
+
+/// A run that begins where its sender's log does, against logs that end before it or part before
+/// it.
+#[test]
+fn a_run_at_the_senders_start_begins_a_log_anew() {
+    let sender = TestLog::of(&[1, 1, 2, 2]);
+    let mut headers = sender.range(2, 4).to_vec();
+    headers[0].first_in_segment = true;
+    let run = Run {
+        epoch: Epoch(2),
+        first: BlockNo(2),
+        prev_epoch: Epoch(1),
+        prev_crc: headers[0].prev_header_crc,
+        count: 2,
+        records: None,
+        padded_len: 0,
+    };
+    let start = LogStart {
+        block: BlockNo(2),
+        offset: headers[0].base_offset,
+        prev_epoch: Epoch(1),
+        prev_crc: headers[0].prev_header_crc,
+    };
+    let at = |log: &TestLog, committed: u64| {
+        place_at_start(&run, Ok(&headers), log, BlockNo(committed), true)
+    };
+    let shorter = TestLog::of(&[1]);
+    assert_eq!(at(&shorter, 1), Some(Place::Anew(start)));
+    assert_eq!(at(&TestLog::default(), 0), Some(Place::Anew(start)));
+    let same = TestLog::of(&[1, 1]);
+    assert_eq!(at(&same, 2), None, "it goes on as usual");
+    // Another epoch right before the run: an uncommitted suffix, or a contradiction.
+    let mut other = TestLog::of(&[1]);
+    other.seal(Epoch(3), 1, 0, Tick(0));
+    assert_eq!(at(&other, 1), Some(Place::Anew(start)));
+    assert_eq!(at(&other, 2), Some(Place::Diverged(BlockNo(1))));
+    let kept = place_at_start(&run, Ok(&headers), &other, BlockNo(1), false);
+    assert_eq!(
+        kept,
+        Some(Place::Diverged(BlockNo(1))),
+        "a mesh cuts nothing"
+    );
+    headers[0].first_in_segment = false;
+    let place = place_at_start(&run, Ok(&headers), &shorter, BlockNo(1), true);
+    assert_eq!(place, None, "a log begins with a segment");
 }

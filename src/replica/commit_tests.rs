@@ -21,6 +21,31 @@ fn an_append_wakes_every_link() {
     }
 }
 
+/// What went over the network is told for each link, as it travels: without padding.
+///
+/// S-160
+#[test]
+fn bytes_sent_are_counted_for_each_link() {
+    let mut net = Net::founded(3);
+    net.run();
+    let before = [2, 3].map(|node| net.link(node).sent_bytes);
+    net.append(1, &[1]);
+    net.run();
+    let sent = [2, 3].map(|node| net.link(node).sent_bytes);
+    for (before, sent) in before.into_iter().zip(sent) {
+        assert!((1..4096).contains(&(sent - before)), "{before} {sent}");
+    }
+    net.kill(3);
+    net.append(1, &[1]);
+    net.run();
+    assert_eq!(
+        net.link(3).sent_bytes,
+        sent[1],
+        "nothing goes to who is not there"
+    );
+    assert!(net.link(2).sent_bytes > sent[0]);
+}
+
 /// A set of three answers `quorum` with two durable copies, `leader` with its own, and `Unknown` if
 /// the time is up before; the batch may be committed all the same later.
 ///

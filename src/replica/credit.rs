@@ -54,6 +54,18 @@ fn highest(a: CreditLimits, b: CreditLimits) -> CreditLimits {
     }
 }
 
+/// One side's account of a link, on the connection that it has now. With nothing in flight both
+/// sides say the same, and `limit - used` is the whole window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Sent, or arrived, on this connection.
+    pub used: CreditLimits,
+    /// Granted on it so far.
+    pub limit: CreditLimits,
+    /// Arrived on any connection and not yet disposed of; nothing at the sender.
+    pub held: CreditLimits,
+}
+
 /// The account of the side that grants.
 #[derive(Clone, Copy, Debug)]
 pub struct Receiver {
@@ -138,6 +150,15 @@ impl Receiver {
         self.limit
     }
 
+    /// The account as operators see it.
+    pub fn account(&self) -> Account {
+        Account {
+            used: self.arrived,
+            limit: self.limit,
+            held: self.held(),
+        }
+    }
+
     /// What arrived on any connection and is not disposed of.
     pub fn held(&self) -> CreditLimits {
         plus(self.older, minus(self.arrived, self.disposed))
@@ -162,6 +183,15 @@ impl Sender {
     /// A grant came; one that is lower than an earlier one says nothing new.
     pub fn raise(&mut self, limit: CreditLimits) {
         self.limit = highest(self.limit, limit);
+    }
+
+    /// The account as operators see it.
+    pub fn account(&self) -> Account {
+        Account {
+            used: self.sent,
+            limit: self.limit,
+            held: NOTHING,
+        }
     }
 
     /// The credit as operators see it: what may still be sent.

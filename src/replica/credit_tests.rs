@@ -83,12 +83,19 @@ fn doubled_and_old_grants_change_nothing() {
     let old = receiver.limit();
     sender.spend(BLOCK);
     receiver.arrive(BLOCK, 1);
+    assert_eq!(receiver.account().held, BLOCK);
     receiver.dispose(BLOCK);
+    assert_ne!(
+        sender.account(),
+        receiver.account(),
+        "the grant is on its way"
+    );
     for _ in 0..5 {
         sender.raise(receiver.limit());
         sender.raise(old);
     }
     assert_eq!(sender.room().records, 100);
+    assert_eq!(sender.account(), receiver.account());
 }
 
 /// D-S8 S-122 D-S14

@@ -21,6 +21,7 @@ use crate::wire::body::{
     Resume,
 };
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 use std::collections::VecDeque;
 
 /// A run that was written and is not yet durable.
@@ -57,6 +58,8 @@ pub struct Follower {
     /// The leader's high watermark and log start, as far as it said in this epoch.
     pub(super) leader_committed: BlockNo,
     pub(super) leader_start: BlockNo,
+    /// The newest epoch in which the leader spoke as one that has it open.
+    led: Epoch,
     /// A replica that lost its memory speaks again once it was brought up to here.
     pub(super) target: Option<BlockNo>,
     pub(super) receiver: Receiver,
@@ -67,6 +70,8 @@ pub struct Follower {
     /// The end last acknowledged on `following`.
     pub(super) acked: BlockNo,
     pub(super) paused: Option<PauseReason>,
+    /// A run was refused because the disk is full: nothing more is granted until it is not.
+    pub(super) full: bool,
     pub(super) heard: Time,
 }
 
@@ -81,6 +86,7 @@ impl Follower {
             verified_end: BlockNo(0),
             leader_committed: BlockNo(0),
             leader_start: BlockNo(0),
+            led: Epoch(0),
             target: None,
             receiver: Receiver::new(window),
             credited: None,
@@ -88,6 +94,7 @@ impl Follower {
             candidate: None,
             acked: BlockNo(0),
             paused: None,
+            full: false,
             heard: Time(0),
         }
     }
@@ -106,6 +113,13 @@ impl Follower {
     /// What the leader said it has trimmed, never past the own high watermark.
     pub fn leader_start(&self, state: &State) -> BlockNo {
         self.leader_start.min(state.high_watermark)
+    }
+
+    /// The epoch that the leader has open, if it was heard of lately.
+    pub fn epoch_known_open(&self, now: Time, state: &State) -> Option<Epoch> {
+        let lately = now.since_us(self.heard) < state.config.rpc_timeout_us;
+        let open = self.led == self.epoch && self.epoch.0 > 0;
+        (lately && open).then_some(self.epoch)
     }
 
     /// When the leader was last heard of.
@@ -199,6 +213,7 @@ impl Follower {
     pub(super) fn leader_said(&mut self, committed_end: BlockNo, log_start: BlockNo) {
         self.leader_committed = self.leader_committed.max(committed_end);
         self.leader_start = self.leader_start.max(log_start);
+        self.led = self.epoch;
     }
 
     /// What may be acknowledged.
@@ -254,20 +269,13 @@ impl Follower {
             return Verdict::Refuse(code);
         }
         let headers = admit::agree(&run, headers, state.config.log);
-        let (hwm, may_truncate) = (state.high_watermark, state.config.may_truncate);
-        let place = admit::place(&run, headers, view, hwm, may_truncate);
+        let (hwm, may_truncate) = (state.high_watermark, !state.config.mesh);
+        let place = admit::place_from(said.log_start, &run, headers, view, (hwm, may_truncate));
         let (code, about) = match place {
-            Place::Next | Place::Cut(_) => {
-                let checked = headers.and_then(|headers| admit::check_chain(&run, headers, view));
-                match checked {
+            Place::Next | Place::Cut(_) | Place::Anew(_) => {
+                match admit::check_place(place, &run, headers, view) {
                     Ok(()) if run.count > 0 => {
-                        return self.accept(
-                            connection,
-                            run,
-                            place,
-                            said.committed_end,
-                            said.log_start,
-                        );
+                        return self.accept(connection, run, place, said, view);
                     }
                     Ok(()) => return self.again(connection, &run, said, state, view),
                     Err(Code::Diverged) => {
@@ -323,11 +331,12 @@ impl Follower {
         connection: ConnectionId,
         run: Run,
         place: Place,
-        committed_end: BlockNo,
-        log_start: BlockNo,
+        said: &Replicate,
+        view: &dyn LogView,
     ) -> Verdict {
         let cut = match place {
             Place::Cut(from) => Some(from),
+            Place::Anew(start) => Some(start.block.min(view.log_end())),
             _ => None,
         };
         self.candidate = Some(Candidate {
@@ -338,10 +347,13 @@ impl Follower {
                 weight: run.weight(),
             },
             cut,
-            committed_end,
-            log_start,
+            committed_end: said.committed_end,
+            log_start: said.log_start,
         });
-        Verdict::Write { cut }
+        match place {
+            Place::Anew(start) => Verdict::Reset { start },
+            _ => Verdict::Write { cut },
+        }
     }
 
     /// All of the run is held, or it has no blocks: `verified_end` rises, and the ack says again
@@ -402,11 +414,13 @@ impl Follower {
             return;
         };
         if let Some(from) = candidate.cut {
-            let text = format!(
-                "{}: blocks from {from} on were cut: the leader of epoch {} has others there",
-                state.config.log, self.epoch
-            );
-            state.notice(false, text);
+            let (log, epoch, first) = (state.config.log, self.epoch, candidate.run.first);
+            let text = if view.log_start() == first && first > BlockNo(0) {
+                format!("{log}: begins anew at block {first}, the leader's first of epoch {epoch}")
+            } else {
+                format!("{log}: blocks from {from} on were cut: epoch {epoch} has others there")
+            };
+            state.notice(Message::BlocksCut, text);
             // What was cut off will never become durable; its buffers are free with the writes.
             let cut: Vec<Arrived> = self
                 .arrived
@@ -425,13 +439,58 @@ impl Follower {
         self.durable(state, view);
     }
 
-    /// A batch of the run of the last `Verdict::Write` is not sound.
-    pub fn run_refused(&mut self, state: &mut State, view: &dyn LogView) {
+    /// The run of the last `Verdict::Write` was not written: a batch of it is not sound
+    /// (`BadCrc`), or the disk is full (`NoSpace`). In the second case nothing more is granted.
+    pub fn run_refused(&mut self, code: Code, state: &mut State, view: &dyn LogView) {
         if let Some(candidate) = self.candidate.take() {
+            if code == Code::NoSpace {
+                self.full = true;
+                self.receiver.hold_back(true);
+            }
             let (connection, run) = (candidate.arrived.connection, candidate.run);
             let about = view.log_end();
-            self.refuse(Code::BadCrc, connection, &run, about, state, view);
+            self.refuse(code, connection, &run, about, state, view);
         }
+    }
+
+    /// A run that waited for its cut is not in the log after all: the block before it differs from
+    /// the leader's, under the same epoch.
+    pub fn run_dropped(&mut self, first: BlockNo, state: &mut State, view: &dyn LogView) {
+        let end = view.log_end();
+        let gone: Vec<Arrived> = self
+            .arrived
+            .iter()
+            .filter(|a| a.end > end)
+            .copied()
+            .collect();
+        self.arrived.retain(|arrived| arrived.end <= end);
+        for arrived in gone {
+            self.dispose(arrived.connection, arrived.weight);
+        }
+        self.verified_end = self.verified_end.min(state.high_watermark);
+        if let Some(connection) = self.following {
+            let about = first.previous().unwrap_or_default();
+            let nack = self.nack_with_hints(Code::Diverged, first, about, state, view);
+            state.send(connection, nack);
+        }
+    }
+
+    /// The disk has space again: the leader may go on.
+    pub fn has_space(&mut self, state: &mut State) {
+        if core::mem::take(&mut self.full) {
+            self.receiver.hold_back(self.paused.is_some());
+            self.grant(state);
+        }
+    }
+
+    /// Says to the leader, also to one that only asked for the position, what it may send.
+    fn grant(&mut self, state: &mut State) -> Option<ConnectionId> {
+        let asking = self.data.iter().find(|(_, peer)| state.may_lead(*peer));
+        let asking = asking.map(|(connection, _)| *connection);
+        let connection = self.following.or(asking)?;
+        let limits = self.receiver.limit();
+        state.send(connection, Limits { limits });
+        Some(connection)
     }
 
     /// `durable_end` moved: dispose of what is durable, commit, ack.
@@ -513,13 +572,9 @@ impl Follower {
     /// Lets it go on.
     pub fn ask_resume(&mut self, state: &mut State, view: &dyn LogView) {
         self.paused = None;
-        self.receiver.hold_back(false);
+        self.receiver.hold_back(self.full);
         // A leader that only asked for the position was told of the pause as well.
-        let asking = self.data.iter().find(|(_, peer)| state.may_lead(*peer));
-        let asking = asking.map(|(connection, _)| *connection);
-        if let Some(connection) = self.following.or(asking) {
-            let limits = self.receiver.limit();
-            state.send(connection, Limits { limits });
+        if let Some(connection) = self.grant(state) {
             let next = view.log_end();
             state.send(connection, Resume { next });
         }
@@ -531,12 +586,10 @@ impl Follower {
             return;
         }
         let leader = state.config.leader;
-        let text = format!(
-            "{}: nothing heard of leader {leader} for {} ms: disconnected",
-            state.config.log,
-            now.since_us(self.heard) / 1000
-        );
-        state.notice(true, text);
+        let (log, silence_ms) = (state.config.log, now.since_us(self.heard) / 1000);
+        let text =
+            format!("{log}: nothing heard of leader {leader} for {silence_ms} ms: disconnected");
+        state.notice(Message::LeaderSilent, text);
         let found = self.data.iter().find(|(_, peer)| *peer == leader).copied();
         if let Some((connection, _)) = found {
             state.close(connection, Code::Timeout);

@@ -415,7 +415,7 @@ fn a_bad_batch_leaves_no_trace() {
             cut: Some(BlockNo(1))
         }
     );
-    lone.replica.run_refused(NOW, &lone.log);
+    lone.replica.run_refused(NOW, Code::BadCrc, &lone.log);
     lone.act();
     let said = core::mem::take(&mut lone.sent);
     assert_eq!(nack(&said).0, Code::BadCrc);

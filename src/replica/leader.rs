@@ -20,6 +20,7 @@ use crate::wire::body::{
     Body, CreditLimits, Error, Nack, Ping, Pong, Position, ReplicateOk, Resume, Where,
 };
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 use std::collections::VecDeque;
 
 /// A block that this leadership sealed.
@@ -167,7 +168,10 @@ impl Leader {
             Body::Position(body) => self.on_position(now, index, body, state),
             Body::ReplicateOk(body) => self.on_ack(now, index, body, state, view),
             Body::Nack(body) => self.on_nack(now, index, body, state, view),
-            Body::Limits(body) => self.links[index].raise(body.limits),
+            Body::Limits(body) => {
+                self.links[index].raise(body.limits);
+                self.links[index].peer_full = None;
+            }
             Body::Pause(body) => self.links[index].peer_pause = Some(body.reason),
             Body::Resume(body) => self.on_resume(index, body, state, view),
             Body::Pong(body) => self.on_pong(now, index, body, state),
@@ -221,7 +225,7 @@ impl Leader {
                 body.durable_end,
                 view.log_end()
             );
-            state.notice(true, text);
+            state.notice(Message::AckPastEnd, text);
             let cause = Cause::Refused(Code::BadFrame);
             return self.drop_link(now, index, Code::BadFrame, cause, state);
         }
@@ -231,7 +235,7 @@ impl Leader {
                 "{}: the memory of node {} is {:?}",
                 state.config.log, link.peer, body.memory
             );
-            state.notice(false, text);
+            state.notice(Message::MemoryChanged, text);
         }
         let acked = link.acked(now, body.durable_end);
         let (from, end) = (acked.start.max(self.sealed_first), acked.end);
@@ -266,14 +270,14 @@ impl Leader {
         }
         let link = &mut self.links[index];
         match link.refused(now, body, code, view) {
-            Refusal::Stale | Refusal::SteppedBack => {}
+            Refusal::Stale | Refusal::SteppedBack | Refusal::Full => {}
             Refusal::Suspect(block) => state.out.push_back(Output::Suspect { block }),
             Refusal::Stopped => {
                 let text = format!(
                     "{}: node {} holds other committed blocks at block {}; nothing is deleted",
                     state.config.log, link.peer, body.next
                 );
-                state.notice(true, text);
+                state.notice(Message::LogsDiverged, text);
             }
             Refusal::Hopeless => self.drop_link(now, index, code, Cause::Refused(code), state),
         }
@@ -339,7 +343,7 @@ impl Leader {
             self.epoch_block = header.block;
             self.phase = Phase::Open;
             let text = format!("{}: leads epoch {}", state.config.log, self.epoch);
-            state.notice(false, text);
+            state.notice(Message::EpochOpened, text);
         }
         self.commit(state, view);
     }
@@ -437,7 +441,7 @@ impl Leader {
                 "{}: node {} acked up to block {acked_before} and now holds {}: lost state",
                 state.config.log, link.peer, link.matched
             );
-            state.notice(true, text);
+            state.notice(Message::StateLost, text);
         }
         self.commit(state, view);
     }

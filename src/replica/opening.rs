@@ -13,16 +13,16 @@
 //! every member answered and none holds a block. Losing the source of a fetch, or hearing a higher
 //! promise, begins again at Gather. Read `leader.rs` for what follows.
 
-use super::admit::{self, Hints, Place, Run};
+use super::admit::{self, Hints};
 use super::leader::Leader;
-use super::output::{Output, Promise, Verdict};
+use super::output::{Output, Promise};
 use super::progress::{Cause, Link, Stage};
 use super::state::State;
 use super::view::LogView;
-use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
-use crate::wire::block::BlockHeader;
-use crate::wire::body::{Body, Fetch, Nack, ReplicaMemory};
+use crate::types::{BlockNo, Epoch, NodeId, Time};
+use crate::wire::body::ReplicaMemory;
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 
 /// How far the opening has come. `Leader::epoch` is the number from `Saving` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,15 +67,16 @@ pub enum Phase {
 /// State of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetching {
-    peer: NodeId,
+    pub(super) peer: NodeId,
     /// First block to ask for.
-    first: BlockNo,
-    /// The source's log end.
-    end: BlockNo,
+    pub(super) first: BlockNo,
+    /// The source's log start and end.
+    pub(super) start: BlockNo,
+    pub(super) end: BlockNo,
     /// An answer is awaited.
-    asked: bool,
+    pub(super) asked: bool,
     /// The run between `Verdict::Write` and `run_written` ends here.
-    writing: Option<BlockNo>,
+    pub(super) writing: Option<BlockNo>,
 }
 
 impl Leader {
@@ -99,7 +100,8 @@ impl Leader {
     /// Whether a promise may be asked of a link whose position is known.
     pub(super) fn may_promise(&self, index: usize, state: &State) -> bool {
         let link = &self.links[index];
-        let whole = link.memory == ReplicaMemory::Whole;
+        // Nobody else ever leads a log of a mesh: no promise can be one that was given away.
+        let whole = link.memory == ReplicaMemory::Whole || state.config.mesh;
         match self.phase {
             Phase::Waiting | Phase::Gather { .. } | Phase::Saving { .. } => false,
             Phase::Promising { founding, .. } => whole || founding,
@@ -146,7 +148,7 @@ impl Leader {
             state.out.push_back(Output::Fenced { epoch });
             let text =
                 format!("{log}: epoch {epoch} is over: epoch {above} was promised elsewhere");
-            state.notice(true, text);
+            state.notice(Message::EpochLost, text);
         }
         // Flow control belongs to one connection and one epoch (Q-19).
         for link in &mut self.links {
@@ -166,7 +168,7 @@ impl Leader {
         }
     }
 
-    fn start_over(&mut self, now: Time, state: &State) {
+    pub(super) fn start_over(&mut self, now: Time, state: &State) {
         for link in &mut self.links {
             if link.stage > Stage::Known {
                 link.stage = Stage::Known;
@@ -204,13 +206,14 @@ impl Leader {
             return;
         }
         let known = |link: &&Link| link.stage == Stage::Known;
-        let whole = |link: &&Link| link.memory == ReplicaMemory::Whole;
+        let mesh = state.config.mesh;
+        let whole = |link: &&Link| link.memory == ReplicaMemory::Whole || mesh;
         let answered = self.links.iter().filter(known).count();
         let all = answered == self.links.len();
         let founding = all && self.is_new(state, view);
         let others = self.links.iter().filter(known).filter(whole).count();
         let waited = now >= since.plus_us(state.config.gather_us);
-        if !founding && !(enough(others, state) && (all || waited)) {
+        if !founding && !(self.enough(others, state) && (all || waited)) {
             if (all || waited) && !told {
                 self.phase = Phase::Gather {
                     since,
@@ -218,14 +221,19 @@ impl Leader {
                     above,
                     told: true,
                 };
+                let (log, memory) = (state.config.log, state.promise.memory);
+                let rule = match mesh {
+                    true => "all must answer: any of them may hold what was written here before; \
+                             if nothing was, start this node with --new-member"
+                        .to_owned(),
+                    false => format!("{others} with a whole memory"),
+                };
                 let text = format!(
-                    "{}: cannot open an epoch yet: {answered} of {} other members answered, \
-                     {others} with a whole memory; the memory here is {:?}",
-                    state.config.log,
+                    "{log}: cannot open an epoch yet: {answered} of {} other members answered, \
+                     {rule}; the memory here is {memory:?}",
                     self.links.len(),
-                    state.promise.memory
                 );
-                state.notice(true, text);
+                state.notice(Message::EpochWaits, text);
             }
             return;
         }
@@ -288,16 +296,17 @@ impl Leader {
         view: &dyn LogView,
     ) {
         let epoch = self.epoch;
-        let promised = |link: &&Link| link.stage == Stage::Promised && link.counts(epoch);
+        let mesh = state.config.mesh;
+        let promised = |link: &&Link| link.stage == Stage::Promised && (mesh || link.counts(epoch));
         let promises = self.links.iter().filter(promised).count();
         let awaited = |link: &&Link| match link.stage {
             Stage::Promising => true,
-            Stage::Known => founding || link.memory == ReplicaMemory::Whole,
+            Stage::Known => founding || mesh || link.memory == ReplicaMemory::Whole,
             _ => false,
         };
         let none_awaited = self.links.iter().find(awaited).is_none();
         let waited = now >= since.plus_us(state.config.gather_us);
-        if !enough(promises, state) || !(none_awaited || waited) {
+        if !self.enough(promises, state) || !(none_awaited || waited) {
             return;
         }
         let held = |link: &Link| {
@@ -307,11 +316,11 @@ impl Leader {
                 .expect("a promise comes with a position");
             (position.last_epoch, position.next)
         };
-        let best = self
-            .links
-            .iter()
-            .filter(promised)
-            .max_by_key(|link| held(link));
+        let may = |link: &&Link| promised(link) && link.stopped.is_none();
+        let best = self.links.iter().filter(may).max_by_key(|link| {
+            let start = link.position.as_ref().map(|position| position.log_start);
+            (held(link), core::cmp::Reverse(start))
+        });
         let own = (view.last_epoch(), view.log_end());
         self.phase = match best {
             Some(link) if held(link) > own => {
@@ -328,14 +337,16 @@ impl Leader {
                 // At least its last block is asked for: where the logs part shows in the answer.
                 let first = admit::step_back(view, hints);
                 let last = end.previous().expect("more up to date than any empty log");
+                let position = link.position.as_ref();
                 let fetching = Fetching {
                     peer: link.peer,
                     first: first.min(last),
+                    start: position.map_or(BlockNo(0), |position| position.log_start),
                     end,
                     asked: false,
                     writing: None,
                 };
-                state.notice(false, text);
+                state.notice(Message::BlocksCopied, text);
                 Phase::Fetching(fetching)
             }
             _ => Phase::Settling,
@@ -343,196 +354,7 @@ impl Leader {
         self.open(now, state, view);
     }
 
-    fn fetch(&mut self, now: Time, fetching: Fetching, state: &mut State, view: &dyn LogView) {
-        if fetching.asked || fetching.writing.is_some() {
-            return;
-        }
-        if fetching.first >= fetching.end {
-            self.phase = Phase::Settling;
-            return self.settle(state, view);
-        }
-        let peer = fetching.peer;
-        let found = self.links.iter_mut().find(|link| link.peer == peer);
-        let connection = found.as_ref().and_then(|link| link.data);
-        let (Some(link), Some(connection)) = (found, connection) else {
-            return self.start_over(now, state);
-        };
-        if fetching.first < view.log_start() {
-            return self.differs(now, fetching.first, state);
-        }
-        let previous = fetching.first.previous();
-        let epoch = previous.and_then(|block| view.epoch_of(block));
-        link.waiting_since = Some(now);
-        let body = Fetch {
-            epoch: self.epoch,
-            first: fetching.first,
-            prev_epoch: epoch.unwrap_or_default(),
-            max_bytes: state.config.run_bytes.min(u64::from(u32::MAX)) as u32,
-        };
-        state.send(connection, body);
-        self.phase = Phase::Fetching(Fetching {
-            asked: true,
-            ..fetching
-        });
-    }
-
-    /// What is copied contradicts what is committed here: nothing is deleted, operators are told.
-    fn differs(&mut self, now: Time, at: BlockNo, state: &mut State) {
-        let text = format!(
-            "{}: cannot lead: the most up-to-date member holds other blocks at block {at}",
-            state.config.log
-        );
-        state.notice(true, text);
-        self.start_over(now, state);
-    }
-
-    /// A `FetchOk` came.
-    pub(super) fn on_run(
-        &mut self,
-        now: Time,
-        connection: ConnectionId,
-        body: &Body,
-        headers: Option<&[BlockHeader]>,
-        state: &mut State,
-        view: &dyn LogView,
-    ) -> Verdict {
-        let Phase::Fetching(mut fetching) = self.phase else {
-            return Verdict::Ignore;
-        };
-        let link = self
-            .links
-            .iter_mut()
-            .find(|link| link.peer == fetching.peer);
-        let link = link.filter(|link| link.data == Some(connection));
-        let (Some(link), Some(run), Body::FetchOk(_)) = (link, Run::of(body), body) else {
-            return Verdict::Ignore;
-        };
-        if !fetching.asked || run.epoch != self.epoch || run.first != fetching.first {
-            return Verdict::Ignore;
-        }
-        link.heard = now;
-        link.waiting_since = None;
-        fetching.asked = false;
-        self.phase = Phase::Fetching(fetching);
-        if run.count == 0 {
-            self.start_over(now, state);
-            return Verdict::AckAgain;
-        }
-        let headers = admit::agree(&run, headers, state.config.log);
-        let (hwm, may_truncate) = (state.high_watermark, state.config.may_truncate);
-        let place = admit::place(&run, headers, view, hwm, may_truncate);
-        let code = match place {
-            Place::Next | Place::Cut(_) => {
-                match headers.and_then(|headers| admit::check_chain(&run, headers, view)) {
-                    Ok(()) => {
-                        fetching.writing = Some(run.end());
-                        self.phase = Phase::Fetching(fetching);
-                        let cut = match place {
-                            Place::Cut(from) => Some(from),
-                            _ => None,
-                        };
-                        return Verdict::Write { cut };
-                    }
-                    Err(code) => code,
-                }
-            }
-            Place::Held => {
-                fetching.first = run.end();
-                self.phase = Phase::Fetching(fetching);
-                return Verdict::AckAgain;
-            }
-            Place::OutOfSync(hints) => {
-                // The run is held in part: go on behind that part, or cut at the first that
-                // differs.
-                let part = hints.next == view.log_end() && hints.next > run.first;
-                let equal = part && same_up_to(view, headers, hints.next);
-                fetching.first = if equal {
-                    hints.next
-                } else {
-                    hints.next.previous().unwrap_or_default()
-                };
-                self.phase = Phase::Fetching(fetching);
-                return Verdict::AckAgain;
-            }
-            Place::Diverged(_) => Code::Diverged,
-            Place::Refuse(code) => code,
-        };
-        self.fetch_failed(now, code, run.first, state);
-        Verdict::Refuse(code)
-    }
-
-    fn fetch_failed(&mut self, now: Time, code: Code, at: BlockNo, state: &mut State) {
-        if code == Code::Diverged {
-            return self.differs(now, at, state);
-        }
-        let Phase::Fetching(fetching) = self.phase else {
-            return;
-        };
-        let found = self
-            .links
-            .iter()
-            .position(|link| link.peer == fetching.peer);
-        match found {
-            Some(index) => self.drop_link(now, index, code, Cause::Refused(code), state),
-            None => self.start_over(now, state),
-        }
-    }
-
-    /// Whether a run fetched waits for `run_written` or `run_refused`.
-    pub(super) fn is_writing(&self) -> bool {
-        matches!(self.phase, Phase::Fetching(fetching) if fetching.writing.is_some())
-    }
-
-    /// The run fetched is in the log.
-    pub(super) fn run_written(&mut self) {
-        if let Phase::Fetching(fetching) = &mut self.phase
-            && let Some(end) = fetching.writing.take()
-        {
-            fetching.first = end;
-        }
-    }
-
-    /// A batch of the run fetched is not sound.
-    pub(super) fn run_refused(&mut self, now: Time, state: &mut State) {
-        if let Phase::Fetching(fetching) = self.phase {
-            self.fetch_failed(now, Code::BadCrc, fetching.first, state);
-        }
-    }
-
-    /// A `Nack` came; true if it refused the fetch that is out.
-    pub(super) fn on_fetch_refused(
-        &mut self,
-        now: Time,
-        index: usize,
-        nack: &Nack,
-        code: Code,
-        state: &mut State,
-        view: &dyn LogView,
-    ) -> bool {
-        let Phase::Fetching(mut fetching) = self.phase else {
-            return false;
-        };
-        if fetching.peer != self.links[index].peer || !fetching.asked {
-            return false;
-        }
-        self.links[index].waiting_since = None;
-        let hints = Hints {
-            next: nack.next,
-            epoch: nack.hint_epoch,
-            first: nack.hint_first,
-        };
-        let first = admit::step_back(view, hints);
-        if code == Code::OutOfSync && first < fetching.first {
-            fetching.first = first;
-            fetching.asked = false;
-            self.phase = Phase::Fetching(fetching);
-        } else {
-            self.drop_link(now, index, code, Cause::Refused(code), state);
-        }
-        true
-    }
-
-    fn settle(&mut self, state: &mut State, view: &dyn LogView) {
+    pub(super) fn settle(&mut self, state: &mut State, view: &dyn LogView) {
         if view.durable_end() < view.log_end() || state.saving.is_some() {
             return;
         }
@@ -550,6 +372,18 @@ impl Leader {
         });
     }
 
+    /// Whether so many other members make, with this one, enough to open an epoch: in a set a
+    /// majority with whole memories. In a mesh nobody else ever leads this log, so its own memory
+    /// is enough (S-1, S-138); without one, every member may hold what was lost here.
+    fn enough(&self, others: usize, state: &State) -> bool {
+        match (state.config.mesh, state.is_whole()) {
+            (true, true) => true,
+            (true, false) => others == self.links.len(),
+            (false, true) => others + 1 >= state.majority(),
+            (false, false) => others >= state.majority_of_others(),
+        }
+    }
+
     /// When the opening wants to look at the clock.
     pub(super) fn opening_due(&self, state: &State) -> Option<Time> {
         let due = match self.phase {
@@ -562,20 +396,4 @@ impl Leader {
         };
         Some(due).filter(|due| *due > self.clock)
     }
-}
-
-/// Whether so many other members with a whole memory make, with this one, a majority.
-fn enough(others: usize, state: &State) -> bool {
-    if state.is_whole() {
-        others + 1 >= state.majority()
-    } else {
-        others >= state.majority_of_others()
-    }
-}
-
-/// Whether the blocks of the run below `end` are held as they are.
-fn same_up_to(view: &dyn LogView, headers: Result<&[BlockHeader], Code>, end: BlockNo) -> bool {
-    let headers = headers.unwrap_or_default();
-    let mut held = headers.iter().filter(|header| header.block < end);
-    held.all(|header| view.epoch_of(header.block) == Some(header.epoch))
 }

@@ -7,7 +7,9 @@ use super::credit;
 use crate::types::{BlockNo, Buckets, ConnectionId, Epoch, NodeId};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, CreditLimits, FetchOk, PauseReason, ReplicaMemory, Replicate};
+use crate::wire::checkpoint::LogStart;
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 
 /// What the checkpoint must remember for the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +84,8 @@ pub enum Output {
     },
     /// Tell operators.
     Notice {
-        /// Whether somebody should look at it.
-        grave: bool,
+        /// Which entry of the catalogue.
+        message: Message,
         /// What changed, with names and numbers.
         text: String,
     },
@@ -161,6 +163,12 @@ pub enum Verdict {
         /// Where to cut first.
         cut: Option<BlockNo>,
     },
+    /// As `Write`, but the whole log is given up first and begins anew at `start`, where the
+    /// sender's log begins: what it held ends before that, or is another log's.
+    Reset {
+        /// Where the log begins from now on.
+        start: LogStart,
+    },
     /// Held already, or holds nothing: the payload is not needed.
     AckAgain,
     /// Refused: the payload is not needed.
@@ -231,6 +239,8 @@ pub struct LinkView {
     pub credit_records: u64,
     /// Bytes that may still be sent.
     pub credit_bytes: u64,
+    /// What that is the rest of.
+    pub account: credit::Account,
     /// First block not sent.
     pub sent: BlockNo,
     /// First block not acknowledged.

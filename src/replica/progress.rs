@@ -55,14 +55,14 @@ pub enum Cause {
     Unconfirmed,
     /// The next block does not fit its credit.
     Credit,
+    /// The follower's disk is full: it grants nothing.
+    PeerFull,
     /// The follower asked for a pause.
     Peer(PauseReason),
     /// An operator asked for a pause.
     Operator,
     /// From this block on, at the latest, its committed log is another one.
     Diverged(BlockNo),
-    /// It lacks blocks that this leader has trimmed.
-    Trimmed,
 }
 
 impl Cause {
@@ -70,7 +70,7 @@ impl Cause {
     pub fn is_error(&self) -> bool {
         matches!(
             self,
-            Cause::Lost | Cause::Timeout | Cause::Refused(_) | Cause::Diverged(_) | Cause::Trimmed
+            Cause::Lost | Cause::Timeout | Cause::Refused(_) | Cause::Diverged(_)
         )
     }
 
@@ -84,12 +84,12 @@ impl Cause {
             Cause::Refused(code) => return format!("refused: {code:?}"),
             Cause::Unconfirmed => "lost its memory; waiting for a majority of the others",
             Cause::Credit => "credit exhausted",
+            Cause::PeerFull => "the follower's disk is full",
             Cause::Peer(PauseReason::SlowDisk) => "follower: slow_disk",
             Cause::Peer(PauseReason::HighLoad) => "follower: high_load",
             Cause::Peer(PauseReason::Manual) => "follower: manual",
             Cause::Operator => "manual",
             Cause::Diverged(at) => return format!("diverged: the logs differ at block {at}"),
-            Cause::Trimmed => "behind the log start",
         };
         text.to_owned()
     }
@@ -112,6 +112,8 @@ pub enum Refusal {
     SteppedBack,
     /// The same blocks are sent again; this side's copy is suspect.
     Suspect(BlockNo),
+    /// The same blocks are sent again once the follower has space.
+    Full,
     /// The link stops until an operator acts.
     Stopped,
     /// The connection is of no use.
@@ -152,6 +154,8 @@ pub struct Link {
     /// Bytes handed to the connection and not yet to its socket.
     pub queued: usize,
     pub peer_pause: Option<PauseReason>,
+    /// When the follower last refused a run because its disk is full, if it granted nothing since.
+    pub peer_full: Option<Time>,
     pub operator_pause: bool,
     pub stopped: Option<Cause>,
     pub status: LinkStatus,
@@ -194,6 +198,7 @@ impl Link {
             blocked: false,
             queued: 0,
             peer_pause: None,
+            peer_full: None,
             operator_pause: false,
             stopped: None,
             status: LinkStatus::Disconnected,
@@ -241,6 +246,7 @@ impl Link {
         self.queued = 0;
         self.waiting_since = None;
         self.peer_pause = None;
+        self.peer_full = None;
         self.position = None;
         self.crc_refusals = 0;
     }
@@ -324,6 +330,9 @@ impl Link {
         }
         self.next = self.next.max(self.matched);
         self.blocked = false;
+        if self.matched > before {
+            self.peer_full = None;
+        }
         self.waiting_since = (!self.flights.is_empty()).then_some(now);
         before..self.matched
     }
@@ -336,7 +345,9 @@ impl Link {
         self.waiting_since = (!self.flights.is_empty()).then_some(now);
         match flight {
             Some(flight) if flight.round == self.round => {}
-            _ if code == Code::OutOfSync || code == Code::BadCrc => return Refusal::Stale,
+            _ if [Code::OutOfSync, Code::BadCrc, Code::NoSpace].contains(&code) => {
+                return Refusal::Stale;
+            }
             _ => {}
         }
         match code {
@@ -357,6 +368,11 @@ impl Link {
                 } else {
                     Refusal::Hopeless
                 }
+            }
+            Code::NoSpace => {
+                self.probe(nack.first);
+                self.peer_full = Some(now);
+                Refusal::Full
             }
             Code::Diverged => {
                 self.probe(nack.first);
@@ -386,7 +402,11 @@ impl Link {
     pub fn current_status(&self, waits_for_credit: bool) -> (LinkStatus, Cause) {
         if self.stage < Stage::Probing {
             let cause = match self.cause {
-                Cause::None | Cause::Credit | Cause::Operator | Cause::Peer(_) => Cause::Connecting,
+                Cause::None
+                | Cause::Credit
+                | Cause::PeerFull
+                | Cause::Operator
+                | Cause::Peer(_) => Cause::Connecting,
                 other => other,
             };
             return (LinkStatus::Disconnected, cause);
@@ -399,6 +419,9 @@ impl Link {
         }
         if let Some(reason) = self.peer_pause {
             return (LinkStatus::Paused, Cause::Peer(reason));
+        }
+        if self.peer_full.is_some() {
+            return (LinkStatus::WaitingForCredit, Cause::PeerFull);
         }
         if waits_for_credit {
             return (LinkStatus::WaitingForCredit, Cause::Credit);

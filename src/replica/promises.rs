@@ -130,6 +130,8 @@ impl Follower {
         let previous = body.first.previous();
         let epoch = previous.map_or(Some(Epoch(0)), |block| view.epoch_of(block));
         let here = body.first >= view.log_start() && body.first <= view.log_end();
+        // A leader whose log ends below the start of this one asks for it without what was before.
+        let begins = body.first == view.log_start() && body.prev_epoch.0 == 0;
         let code = if state.failed {
             Some(Code::LogFailed)
         } else if !state.may_lead(peer) {
@@ -138,7 +140,7 @@ impl Follower {
             Some(Code::StaleEpoch)
         } else if body.epoch != self.epoch || self.following != Some(connection) {
             Some(Code::NotReady)
-        } else if !here || epoch != Some(body.prev_epoch) {
+        } else if !here || epoch != Some(body.prev_epoch) && !begins {
             Some(Code::OutOfSync)
         } else {
             None
@@ -151,7 +153,7 @@ impl Follower {
         let head = FetchOk {
             epoch: body.epoch,
             first: body.first,
-            prev_epoch: body.prev_epoch,
+            prev_epoch: epoch.unwrap_or(body.prev_epoch),
             committed_end: state.high_watermark,
             count: 0,
             padded_len: 0,

@@ -6,13 +6,14 @@
 
 use super::leader::Leader;
 use super::output::{LinkStatus, LinkView, Output, SendRun};
-use super::progress::{Cause, Link, Stage};
+use super::progress::{Link, Stage};
 use super::state::State;
 use super::view::LogView;
 use crate::limits::LINK_QUEUE_BYTES;
 use crate::types::{BlockNo, ConnectionId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{CreditLimits, Replicate};
+use crate::wire::message::Message;
 
 impl Leader {
     /// The weight of a block, if it was sealed here and is remembered.
@@ -28,27 +29,43 @@ impl Leader {
         }
     }
 
+    /// Blocks at or past it are not sent yet. In a mesh a leader sends what is durable here: else
+    /// a crash could leave a follower ahead, and its log would part from the leader's for good.
+    fn send_end(state: &State, view: &dyn LogView) -> BlockNo {
+        if state.config.mesh {
+            view.durable_end()
+        } else {
+            view.log_end()
+        }
+    }
+
     /// Asks for the next run of one link, if it may go.
     pub(super) fn send(&mut self, now: Time, index: usize, state: &mut State, view: &dyn LogView) {
         let link = &self.links[index];
+        // One that forgot what it refused, because it was restarted, will say nothing.
+        let retry_us = state.config.rpc_timeout_us;
+        let full = link.peer_full.is_some_and(|at| now.since_us(at) < retry_us);
         let quiet = link.stage < Stage::Probing
             || !self.is_open()
             || link.stopped.is_some()
             || link.operator_pause
             || link.peer_pause.is_some()
+            || full
             || link.loading.is_some()
             || link.blocked
             || link.probe_is_out();
         let Some(connection) = link.data.filter(|_| !quiet) else {
             return;
         };
-        let (next, round) = (link.next, link.round());
-        if next < view.log_start() {
-            self.links[index].stopped = Some(Cause::Trimmed);
-            return;
+        if link.next < view.log_start() {
+            // What it lacks was trimmed: it begins anew where this log does.
+            self.links[index].probe(view.log_start());
         }
+        let link = &self.links[index];
+        let (next, round) = (link.next, link.round());
         let head = self.head(next, state, view);
-        if next >= view.log_end() {
+        let end = Leader::send_end(state, view);
+        if next >= end {
             if link.stage == Stage::Probing {
                 self.links[index].sent(now, next, round, &[]);
                 state.send(connection, head);
@@ -65,7 +82,7 @@ impl Leader {
             connection,
             peer: link.peer,
             from: next,
-            end: view.log_end(),
+            end,
             credit: link.sender.room(),
             max_bytes: state.config.run_bytes.min(room),
             first_max_bytes,
@@ -137,7 +154,7 @@ impl Leader {
         view: &dyn LogView,
     ) {
         let link = &self.links[index];
-        let waits = link.next < view.log_end() && !self.fits(link);
+        let waits = link.next < Leader::send_end(state, view) && !self.fits(link);
         let (status, cause) = link.current_status(waits);
         let link = &mut self.links[index];
         link.cause = cause;
@@ -164,17 +181,23 @@ impl Leader {
             return;
         }
         let (log, peer, why) = (state.config.log, link.peer, cause.text());
-        let (grave, text) = match status {
-            LinkStatus::Replicating => (false, "replicating".to_owned()),
+        let (message, text) = match status {
+            LinkStatus::Replicating => (Message::LinkReplicating, "replicating".to_owned()),
             LinkStatus::WaitingForCredit => {
                 link.credit_told_at = Some(now);
                 // S-113: the source's words.
-                (true, "replication paused: credit exhausted".to_owned())
+                let text = format!("replication paused: {why}");
+                (Message::LinkWaitsForCredit, text)
             }
-            LinkStatus::Paused => (link.stopped.is_some(), format!("paused ({why})")),
-            LinkStatus::Disconnected => (true, format!("disconnected ({why})")),
+            LinkStatus::Paused if link.stopped.is_some() => {
+                (Message::LinkStopped, format!("paused ({why})"))
+            }
+            LinkStatus::Paused => (Message::LinkPaused, format!("paused ({why})")),
+            LinkStatus::Disconnected => {
+                (Message::LinkDisconnected, format!("disconnected ({why})"))
+            }
         };
-        state.notice(grave, format!("{log}: link to node {peer}: {text}"));
+        state.notice(message, format!("{log}: link to node {peer}: {text}"));
     }
 
     /// The links as operators see them.
@@ -209,6 +232,7 @@ impl Leader {
                 lag_us: oldest.map_or(0, |sealed| now.0.saturating_sub(sealed.tick.0)),
                 credit_records: room.records,
                 credit_bytes: room.bytes,
+                account: link.sender.account(),
                 sent: link.next,
                 matched: link.matched,
                 lag_percentiles_us: [50, 95, 99].map(|p| link.lag.percentile(p)),

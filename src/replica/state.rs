@@ -10,6 +10,7 @@ use super::output::{Output, Promise, SaveToken};
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId};
 use crate::wire::body::{Body, CreditLimits, Nack, ReplicaMemory};
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 use std::collections::VecDeque;
 
 /// State of both parts.
@@ -104,8 +105,8 @@ impl State {
         self.out.push_back(Output::Close { connection, code });
     }
 
-    pub fn notice(&mut self, grave: bool, text: String) {
-        self.out.push_back(Output::Notice { grave, text });
+    pub fn notice(&mut self, message: Message, text: String) {
+        self.out.push_back(Output::Notice { message, text });
     }
 
     /// A refusal that says no more than its code and the promise.

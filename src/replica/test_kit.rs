@@ -32,6 +32,8 @@ pub struct Node {
     pub alive: bool,
     /// A batch of the next run that is written turns out to be damaged.
     pub damage_next: bool,
+    /// Its disk is full: no run is written.
+    pub full: bool,
 }
 
 impl Node {
@@ -54,6 +56,7 @@ impl Node {
             runs: Vec::new(),
             alive: true,
             damage_next: false,
+            full: false,
         }
     }
 }
@@ -437,8 +440,10 @@ impl Net {
         let (body, connection) = (&frame.body, frame.connection);
         let verdict = it.replica.on_run(now, connection, body, headers, &it.log);
         if let Verdict::Write { cut } = verdict {
-            if core::mem::take(&mut it.damage_next) {
-                it.replica.run_refused(now, &it.log);
+            let damaged = core::mem::take(&mut it.damage_next);
+            if damaged || it.full {
+                let code = if damaged { Code::BadCrc } else { Code::NoSpace };
+                it.replica.run_refused(now, code, &it.log);
                 return Some(verdict);
             }
             if let Some(from) = cut {

@@ -29,6 +29,8 @@ pub(super) struct Pool {
     waiters: VecDeque<Waker>,
     core_waits: bool,
     freed: bool,
+    /// Bytes of the largest buffer refused since that was asked last.
+    short: usize,
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +54,13 @@ impl Pool {
             waiters: VecDeque::new(),
             core_waits: false,
             freed: false,
+            short: 0,
         }
+    }
+
+    /// Bytes of the largest buffer refused since the last call; 0 if none was.
+    pub(super) fn take_shortage(&mut self) -> usize {
+        std::mem::take(&mut self.short)
     }
 
     /// Takes a buffer for a client's append, within the appends' own bound.
@@ -70,7 +78,11 @@ impl Pool {
     /// Takes a buffer, if the budget has room.
     pub(super) fn take_any(&mut self, len: usize) -> Option<BufferId> {
         let class = class_of(len);
-        let buffer = self.free[class].pop().or_else(|| self.allocate(class))?;
+        let buffer = self.free[class].pop().or_else(|| self.allocate(class));
+        let Some(buffer) = buffer else {
+            self.short = self.short.max(len);
+            return None;
+        };
         let slot = Slot {
             buffer: Some(buffer),
             ..Slot::default()

@@ -10,7 +10,7 @@ use super::driver::Core;
 use super::handoff;
 use super::reader::{Incoming, ReadError, Reader};
 use super::status;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::limits;
 use crate::shard::{Event, Request};
 use crate::types::{Level, LogId, ReadLevel, ShardId};
@@ -83,7 +83,7 @@ async fn handle(
             connection.refuse(Code::WrongVersion, versions, correlation, log);
         }
         Some(Ok(Body::Metadata(_))) => {
-            connection.send_body(metadata(&core.node.config), correlation, log);
+            connection.send_body(metadata(core), correlation, log);
         }
         Some(Ok(Body::Status(_))) => {
             core.publish();
@@ -138,8 +138,7 @@ fn find_log(core: &Core, connection: &Connection, correlation: u64, log: LogId) 
     if let Some(local) = core.local(log) {
         return Some(Home::Here(local));
     }
-    let owner = core.owner(log.shard);
-    let owner = owner.filter(|_| log.origin == core.node.config.cluster.id);
+    let owner = core.owner(log);
     if owner.is_none() {
         connection.refuse(Code::UnknownLog, [0, 0], correlation, log);
     }
@@ -313,25 +312,45 @@ async fn find(
     ask(core, connection, (home, log), event).await
 }
 
-fn metadata(config: &Config) -> MetadataOk {
+/// Who is here, who leads what, and which of these take appends as far as this node knows.
+fn metadata(core: &Core) -> MetadataOk {
+    let Config {
+        node,
+        cluster,
+        cores,
+        log,
+        ..
+    } = &core.node.config;
     let address = |entry: &crate::config::NodeEntry| NodeAddress {
         node: entry.id,
         address: entry.address.clone(),
         // What another node has is asked of that node.
-        cores: if entry.id == config.node.id {
-            config.cores.count as u16
+        cores: if entry.id == node.id {
+            cores.count as u16
         } else {
             0
         },
     };
-    let shards = (0..config.cluster.shards).map(ShardId);
+    let origin = cluster.origin_of(node.id);
+    let shards = (0..cluster.shards).map(ShardId);
+    let logs: Vec<LogId> = shards.map(|shard| LogId { origin, shard }).collect();
+    let open = core.open_epochs();
+    let epoch = |log: &LogId| open.get(log).copied().unwrap_or_default();
+    let (default_level, default_read_level) = match cluster.kind {
+        config::Kind::Set => (Level::Quorum, ReadLevel::Committed),
+        config::Kind::Mesh => (Level::Leader, ReadLevel::Local),
+    };
     MetadataOk {
         protocol: PROTOCOL,
-        node: config.node.id,
-        cluster: config.cluster.id,
-        default_level: Level::Quorum.number(),
-        max_batch_bytes: config.log.max_batch_bytes as u32,
-        nodes: config.cluster.nodes.iter().map(address).collect(),
-        leaders: shards.map(|shard| config.cluster.leader(shard)).collect(),
+        node: node.id,
+        cluster: cluster.id,
+        default_level: default_level.number(),
+        max_batch_bytes: log.max_batch_bytes as u32,
+        nodes: cluster.nodes.iter().map(address).collect(),
+        leaders: logs.iter().map(|log| cluster.leader(*log)).collect(),
+        epochs: logs.iter().map(epoch).collect(),
+        origin,
+        origins: cluster.origins(),
+        default_read_level: default_read_level.number(),
     }
 }

@@ -13,10 +13,11 @@ use super::handoff::{self, Handoffs};
 use super::local::{Clock, Signal};
 use super::node::Node;
 use crate::limits;
-use crate::shard::{Action, Event, Part, Request, Shard, ShardStatus};
+use crate::shard::{Action, Event, Notice, Part, Request, Shard, ShardStatus};
 use crate::snapshot::ShardUsage;
-use crate::types::{ConnectionId, LogId, NodeId, ShardId, Time};
+use crate::types::{ConnectionId, Epoch, LogId, NodeId, Time};
 use crate::wire::body::Body;
+use crate::wire::message::Severity;
 use glommio::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -122,10 +123,11 @@ impl Core {
         self.logs.iter().position(|known| *known == log)
     }
 
-    /// The core that owns a shard of this cluster; none if the cluster has no such shard.
-    pub(super) fn owner(&self, shard: ShardId) -> Option<usize> {
+    /// The core that owns a log of this cluster; none if the cluster has no such log.
+    pub(super) fn owner(&self, log: LogId) -> Option<usize> {
         let config = &self.node.config;
-        (shard.0 < config.cluster.shards).then(|| usize::from(shard.0) % config.cores.count)
+        let known = config.cluster.has(log);
+        known.then(|| usize::from(log.shard.0) % config.cores.count)
     }
 
     pub(super) fn new_connection_id(&self) -> ConnectionId {
@@ -157,6 +159,24 @@ impl Core {
         shards.iter().map(|local| local.shard.status(now)).collect()
     }
 
+    /// Logs whose leader has an open epoch as far as this node knows: those of this core as they
+    /// are, those of other cores as they last published themselves.
+    pub(super) fn open_epochs(&self) -> BTreeMap<LogId, Epoch> {
+        let now = self.clock.now();
+        let mut open = BTreeMap::new();
+        for (log, local) in self.logs.iter().zip(self.shards.borrow().iter()) {
+            open.extend(local.shard.epoch_known_open(now).map(|epoch| (*log, epoch)));
+        }
+        for (index, published) in self.node.published.iter().enumerate() {
+            if index != self.index {
+                let published = published.read();
+                let epochs = published.iter();
+                open.extend(epochs.filter_map(|status| Some((status.log, status.open_epoch?))));
+            }
+        }
+        open
+    }
+
     /// A buffer may have been let go of by somebody other than a shard.
     pub(super) fn memory_may_have_come_back(&self) {
         if self.pool.borrow_mut().core_may_go_on() {
@@ -164,6 +184,21 @@ impl Core {
                 self.deliver(log, Event::Timer);
             }
         }
+    }
+
+    /// Somebody found no buffer: the logs give back what they only keep.
+    fn relieve(&self) {
+        let bytes = self.pool.borrow_mut().take_shortage();
+        if bytes > 0 {
+            for log in 0..self.logs.len() {
+                self.deliver(log, Event::MemoryShort { bytes });
+            }
+        }
+    }
+
+    /// A connection found no buffer.
+    pub(super) fn memory_is_short(&self) {
+        self.work.notify();
     }
 
     /// Starts a clean stop of every shard.
@@ -189,6 +224,7 @@ impl Core {
     /// Takes in what the disk has done, then carries out all that the shards want.
     fn collect(&self) {
         self.take_completions();
+        self.relieve();
         loop {
             self.memory_may_have_come_back();
             let mut idle = true;
@@ -259,8 +295,7 @@ impl Core {
                 }
             }
             Action::Release(buffer) => self.pool.borrow_mut().release(buffer),
-            Action::Log(notice) if notice.grave => tracing::error!("{}", notice.text),
-            Action::Log(notice) => tracing::info!("{}", notice.text),
+            Action::Log(notice) => say(&notice),
             Action::Stopped => self.shards.borrow_mut()[log].stopped = true,
         }
     }
@@ -420,5 +455,16 @@ impl Core {
             self.note_deadline();
             glommio::yield_if_needed().await;
         }
+    }
+}
+
+/// Writes a line for operators.
+fn say(notice: &Notice) {
+    let Notice { message, log, text } = notice;
+    let id = message.name();
+    match message.severity() {
+        Severity::Info => tracing::info!(id, %log, "{text}"),
+        Severity::Warn => tracing::warn!(id, %log, "{text}"),
+        Severity::Error => tracing::error!(id, %log, "{text}"),
     }
 }

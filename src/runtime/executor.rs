@@ -15,10 +15,10 @@ use super::node::Node;
 use super::preflight::refused_address;
 use super::ring::Ring;
 use super::server;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Kind};
 use crate::limits;
-use crate::shard::{FileEntry, FileName, LinkConfig, Shard, ShardConfig, WalConfig};
-use crate::types::{LogId, ShardId};
+use crate::shard::{FileEntry, FileName, LinkConfig, Retention, Shard, ShardConfig, WalConfig};
+use crate::types::LogId;
 use glommio::io::BufferedFile;
 use glommio::net::TcpListener;
 use glommio::timer::sleep;
@@ -139,13 +139,19 @@ fn shard_config(node: &Node, log: LogId) -> ShardConfig {
         max_block_records: config.log.max_block_records,
         write_depth: config.log.write_depth,
         batch_timeout_us: config.log.batch_timeout_ms * 1000,
+        retention: Retention {
+            trim_bytes: config.log.retention.trim_bytes,
+            refuse_bytes: config.log.retention.refuse_bytes,
+            age_us: config.log.retention.age_s.map(|age_s| age_s * 1_000_000),
+        },
         boot_id: node.boot_id,
         writes_survive: config.log.dsync,
         ..WalConfig::with_defaults(log, config.cluster.members())
     };
     ShardConfig {
         node: config.node.id,
-        leader: config.cluster.leader(log.shard),
+        leader: config.cluster.leader(log),
+        mesh: config.cluster.kind == Kind::Mesh,
         wal,
         link,
         new_member: node.new_member,
@@ -216,13 +222,5 @@ async fn carry_out_requests(core: Rc<Core>) {
             .spawn_blocking(move || request.carry_out())
             .await;
         core.disk_finished(outcome);
-    }
-}
-
-/// The log of a shard in a set.
-pub(super) fn log_of(node_cluster: crate::types::OriginId, shard: u16) -> LogId {
-    LogId {
-        origin: node_cluster,
-        shard: ShardId(shard),
     }
 }

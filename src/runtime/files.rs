@@ -51,14 +51,18 @@ impl Place {
                     .and_then(|_| open_direct(&target, false, self.dsync))
                     .map(Some)
             }
-            Job::Name(base) => self.name(base).map(|()| None),
             Job::Free(name) => spares.reclaim(&self.path(name)).map(|()| None),
+            Job::Name(base) => self.name(base).map(|()| None),
             Job::SyncDirectory => sync_directory(&self.directory).map(|()| None),
         };
         done.map_err(|error| {
-            let directory = self.directory.display();
-            tracing::error!(%error, ?job, %directory, "a file operation failed");
-            disk_error(&error)
+            let failed = disk_error(&error);
+            // A full disk is told of once, by the log that needs the space.
+            if failed != DiskError::NoSpace {
+                let directory = self.directory.display();
+                tracing::error!(%error, ?job, %directory, "a file operation failed");
+            }
+            failed
         })
     }
 
@@ -155,6 +159,18 @@ pub(super) fn create_directory(path: &Path) -> io::Result<()> {
         }
     }
     sync_directory(path)
+}
+
+/// Bytes that may still be taken of the file system that holds `path`, by those who are not root.
+pub(super) fn available(path: &Path) -> io::Result<u64> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the struct is integers, and the call fills it in.
+    let mut found: libc::statvfs64 = unsafe { std::mem::zeroed() };
+    // SAFETY: the string ends with a zero, and both live through the call.
+    if unsafe { libc::statvfs64(path.as_ptr(), &mut found) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// Makes the names in a directory durable.

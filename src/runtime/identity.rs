@@ -5,7 +5,7 @@
 //! however that ends.
 
 use super::files::{create_directory, rename_new, sync_directory};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Kind};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -26,6 +26,13 @@ struct Identity {
     cluster: u32,
     node: u32,
     shards: u16,
+    /// Directories of before there was a choice are a set's.
+    #[serde(default = "set")]
+    kind: String,
+}
+
+fn set() -> String {
+    Kind::Set.name().to_owned()
 }
 
 /// Takes the directory for this process, as long as the file is open.
@@ -72,6 +79,7 @@ pub fn check(config: &Config, write: bool) -> Result<(), ConfigError> {
         cluster: config.cluster.id.0,
         node: config.node.id.0,
         shards: config.cluster.shards,
+        kind: config.cluster.kind.name().to_owned(),
     };
     let path = directory.join("node.toml");
     let fail = |error: &dyn std::fmt::Display, rule: &str, mend: &str| {
@@ -111,23 +119,23 @@ pub fn check(config: &Config, write: bool) -> Result<(), ConfigError> {
 }
 
 fn compare(directory: &Path, found: &Identity, ours: &Identity) -> Result<(), ConfigError> {
-    let facts: [(&str, &str, u32, u32); 4] = [
-        (
-            "format",
-            "the version of millrace",
-            found.format,
-            ours.format,
-        ),
-        ("cluster", "cluster.id", found.cluster, ours.cluster),
-        ("node", "node.id", found.node, ours.node),
-        (
-            "shards",
-            "cluster.shards",
-            found.shards.into(),
-            ours.shards.into(),
-        ),
-    ];
-    for (what, key, theirs, ours) in facts {
+    let facts = |identity: &Identity| {
+        let Identity {
+            format,
+            cluster,
+            node,
+            shards,
+            kind,
+        } = identity;
+        [
+            ("format", "the version of millrace", format.to_string()),
+            ("cluster", "cluster.id", cluster.to_string()),
+            ("kind", "cluster.kind", kind.clone()),
+            ("node", "node.id", node.to_string()),
+            ("shards", "cluster.shards", shards.to_string()),
+        ]
+    };
+    for ((what, key, theirs), (_, _, ours)) in facts(found).into_iter().zip(facts(ours)) {
         if theirs != ours {
             let directory = directory.display();
             let value = format!("{directory} (its {what} is {theirs}, {key} is {ours})");

@@ -82,11 +82,9 @@ fn check(core: &Core, hello: &Hello, log: LogId) -> Result<(), (Code, [u64; 2])>
         return Err((Code::WrongFingerprint, prints));
     }
     if hello.channel == Channel::Data && core.local(log).is_none() {
-        return Err(match core.owner(log.shard) {
-            Some(owner) if log.origin == config.cluster.id => {
-                (Code::WrongCore, [u64::from(port_of(config, owner)), 0])
-            }
-            _ => (Code::UnknownLog, [0, 0]),
+        return Err(match core.owner(log) {
+            Some(owner) => (Code::WrongCore, [u64::from(port_of(config, owner)), 0]),
+            None => (Code::UnknownLog, [0, 0]),
         });
     }
     Ok(())

@@ -239,6 +239,7 @@ impl Reader {
             if let Some(buffer) = take() {
                 return Poll::Ready(Some(buffer));
             }
+            self.core.memory_is_short();
             self.core.pool.borrow_mut().wait(context.waker());
             self.connection.progress.register(context.waker());
             Poll::Pending

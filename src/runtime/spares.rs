@@ -4,6 +4,8 @@
 //! faster than one into merely allocated space. One plain thread zeroes files at depth 1, gently
 //! while logs are being written; a freed segment comes back here and is zeroed before it is used
 //! again. An empty pool never stalls a log: it gets a merely allocated file, and a counter says so.
+//! No new file takes the last [`limits::SPACE_RESERVE`] bytes of the file system: that is a full
+//! disk, and everybody asks again later.
 //! Everything here blocks; no executor calls it but through its blocking threads. Read `files.rs`
 //! next.
 
@@ -13,7 +15,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -34,6 +36,8 @@ pub(super) struct Spares {
     pub(super) provided_ready: AtomicU64,
     /// Segments provided in merely allocated space.
     pub(super) provided_cold: AtomicU64,
+    /// Whether the last attempt to prepare a spare failed: the disk is nearly full.
+    pub(super) short: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +79,7 @@ impl Spares {
             log_bytes: AtomicU64::new(0),
             provided_ready: AtomicU64::new(0),
             provided_cold: AtomicU64::new(0),
+            short: AtomicBool::new(false),
         })
     }
 
@@ -99,7 +104,6 @@ impl Spares {
 
     /// The zeroing thread: never returns.
     pub(super) fn keep_full(&self) -> ! {
-        let mut failing = false;
         loop {
             {
                 let mut state = self.state();
@@ -113,12 +117,17 @@ impl Spares {
                 seen.swap(now, Ordering::Relaxed) != now
             };
             match self.make_one(&busy) {
-                Ok(()) => failing = false,
-                Err(error) => {
-                    if !failing {
-                        tracing::warn!(%error, "no spare segment can be prepared; trying on");
+                Ok(()) => {
+                    if self.short.swap(false, Ordering::Relaxed) {
+                        tracing::info!("spare segments can be prepared again");
                     }
-                    failing = true;
+                }
+                Err(error) => {
+                    if !self.short.swap(true, Ordering::Relaxed) {
+                        let text = "no spare segment can be prepared; appends go on until the \
+                            logs need the next file";
+                        tracing::warn!(%error, "{text}");
+                    }
                     std::thread::sleep(PAUSE_AFTER_ERROR);
                 }
             }
@@ -128,7 +137,13 @@ impl Spares {
     /// Zeroes one file: a dirty one, else a new one. Waits between slices while `busy`.
     fn make_one(&self, busy: &dyn Fn() -> bool) -> io::Result<()> {
         let dirty = self.state().dirty.pop();
-        let path = dirty.unwrap_or_else(|| self.new_path("dirty"));
+        let path = match dirty {
+            Some(path) => path,
+            None => {
+                self.check_space()?;
+                self.new_path("dirty")
+            }
+        };
         let zeroed = self.zero(&path, busy);
         if let Err(error) = zeroed {
             let _ = fs::remove_file(&path);
@@ -158,6 +173,15 @@ impl Spares {
         file.sync_all()
     }
 
+    /// Whether a new file may be made.
+    fn check_space(&self) -> io::Result<()> {
+        let needed = self.segment_bytes + limits::SPACE_RESERVE;
+        if files::available(&self.directory)? < needed {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        Ok(())
+    }
+
     fn new_path(&self, end: &str) -> PathBuf {
         let mut state = self.state();
         let number = state.next_number;
@@ -183,14 +207,24 @@ impl Spares {
             }
         }
         let directory = target.parent().expect("a segment lies in a directory");
-        sync_directory(directory)?;
-        sync_directory(&self.directory)
+        let synced = sync_directory(directory).and_then(|()| sync_directory(&self.directory));
+        if synced.is_err() {
+            // It was not provided: the next attempt must find the name free.
+            let _ = fs::remove_file(target);
+        }
+        synced
     }
 
     /// Without a ready file: a dirty one whose space is marked as unwritten, else a new one.
     fn provide_cold(&self, target: &Path) -> io::Result<()> {
         let dirty = self.state().dirty.pop();
-        let path = dirty.unwrap_or_else(|| self.new_path("cold"));
+        let path = match dirty {
+            Some(path) => path,
+            None => {
+                self.check_space()?;
+                self.new_path("cold")
+            }
+        };
         let made = (|| {
             let file = files::open_direct(&path, true, false)?;
             files::allocate_zero_range(&file, self.segment_bytes)?;
@@ -214,9 +248,17 @@ impl Spares {
             fs::remove_file(path)?;
         } else {
             let target = self.new_path("dirty");
-            files::rename_new(path, &target)?;
-            sync_directory(&self.directory)?;
-            self.state().dirty.push(target);
+            match files::rename_new(path, &target) {
+                // Not even a name fits in: then the space serves the file system better.
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+                    fs::remove_file(path)?;
+                }
+                renamed => {
+                    renamed?;
+                    sync_directory(&self.directory)?;
+                    self.state().dirty.push(target);
+                }
+            }
         }
         sync_directory(path.parent().expect("a segment lies in a directory"))
     }

@@ -6,10 +6,10 @@
 
 use super::node::Node;
 use crate::shard::ShardStatus;
-use crate::shard::status::{LinkStatus, LinkView, Role};
+use crate::shard::status::{Account, LinkStatus, LinkView, Role};
 use crate::snapshot::{CoreReport, ShardUsage, Slot, Snapshot};
 use crate::types::LogId;
-use crate::wire::body::PauseReason;
+use crate::wire::body::{CreditLimits, PauseReason};
 use crate::wire::record;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -43,6 +43,7 @@ fn json(node: &Node, statuses: &[ShardStatus], cores: &[Arc<CoreReport>]) -> Val
     json!({
         "node": node.config.node.id.0,
         "cluster": node.config.cluster.id.0,
+        "kind": node.config.cluster.kind.name(),
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": node.started.elapsed().as_secs_f64(),
         "cores": node.config.cores.count,
@@ -66,6 +67,7 @@ fn json(node: &Node, statuses: &[ShardStatus], cores: &[Arc<CoreReport>]) -> Val
             "connections_open": cores.iter().map(|core| core.connections_open).sum::<usize>(),
             "buffer_bytes": cores.iter().map(|core| core.buffer_bytes).sum::<usize>(),
             "segments_ready": node.spares.ready(),
+            "disk_nearly_full": node.spares.short.load(Ordering::Relaxed),
             "segments_provided_ready": count(&node.spares.provided_ready),
             "segments_provided_cold": count(&node.spares.provided_cold),
         },
@@ -86,12 +88,15 @@ fn shard(status: &ShardStatus, usage: Option<&ShardUsage>) -> Value {
         "role": role,
         "leader": status.leader.map(|leader| leader.0),
         "epoch": status.epoch.0,
+        "open": status.open_epoch.is_some(),
         "log_start": status.log_start.0,
+        "log_start_offset": status.log_start_offset.0,
         "high_watermark": status.high_watermark.0,
         "durable_end": status.durable_end.0,
         "log_end": status.log_end.0,
         "durable_offset": status.durable_offset.0,
         "committed_offset": status.committed_offset.0,
+        "disk_full": status.is_full,
         "verified_end": status.verified_end.0,
         "following": status.following.map(|link| json!({
             "leader": status.leader.map(|leader| leader.0),
@@ -100,6 +105,7 @@ fn shard(status: &ShardStatus, usage: Option<&ShardUsage>) -> Value {
         })),
         "leader_silence_us": status.following.and_then(|link| link.silence_us),
         "failed": status.failed,
+        "granted": granted(&status.granted),
         "cpu_s": usage.map_or(0, |usage| usage.cpu_ns) as f64 / 1e9,
         "counters": {
             "appends": status.counters.appends,
@@ -107,6 +113,7 @@ fn shard(status: &ShardStatus, usage: Option<&ShardUsage>) -> Value {
             "blocks_admitted": status.counters.blocks_admitted,
             "crc_failures": status.counters.crc_failures,
             "blocks_cut": status.counters.blocks_cut,
+            "resets": status.counters.resets,
             "bytes_written": status.counters.bytes_written,
         },
     })
@@ -148,7 +155,12 @@ fn link(status: &ShardStatus, view: &LinkView, usage: Option<&ShardUsage>) -> Va
             "bytes": view.lag_bytes,
             "seconds": view.lag_us as f64 / 1e6,
         },
-        "credit": { "records": view.credit_records, "bytes": view.credit_bytes },
+        "credit": {
+            "records": view.credit_records,
+            "bytes": view.credit_bytes,
+            "used": units(view.account.used),
+            "limit": units(view.account.limit),
+        },
         "sent": view.sent.0,
         "matched": view.matched.0,
         "cpu_s": usage.cpu_ns as f64 / 1e9,
@@ -157,4 +169,16 @@ fn link(status: &ShardStatus, view: &LinkView, usage: Option<&ShardUsage>) -> Va
         "connections": view.connections,
         "sent_bytes": view.sent_bytes,
     })
+}
+
+fn granted(account: &Account) -> Value {
+    json!({
+        "used": units(account.used),
+        "limit": units(account.limit),
+        "held": units(account.held),
+    })
+}
+
+fn units(credit: CreditLimits) -> Value {
+    json!({ "records": credit.records, "bytes": credit.bytes })
 }

@@ -50,7 +50,11 @@ impl Shard {
             Role::Failed => Some((Code::LogFailed, [0; 2])),
             Role::Follower => Some((Code::NotLeader, [u64::from(self.replica.leader().0), 0])),
             Role::Recovering | Role::Opening => Some((Code::NotReady, [0; 2])),
-            Role::Leader => None,
+            Role::Leader if self.log.is_full() => Some((Code::NoSpace, [0; 2])),
+            Role::Leader => {
+                let refused = self.log.retention_refuses();
+                refused.map(|bytes| (Code::RetentionFull, bytes))
+            }
         }
     }
 

@@ -11,6 +11,8 @@ pub struct ShardConfig {
     pub node: NodeId,
     /// The member that configuration places as leader: the only one that opens epochs.
     pub leader: NodeId,
+    /// Whether the log is one of a mesh: its leader is its origin for ever, and no follower cuts.
+    pub mesh: bool,
     /// The WAL's settings, with the log and the members.
     pub wal: WalConfig,
     /// Settings of its links.
@@ -60,6 +62,7 @@ impl ShardConfig {
         ShardConfig {
             node,
             leader,
+            mesh: false,
             wal: WalConfig::with_defaults(log, members),
             link: LinkConfig::default(),
             new_member: false,

@@ -5,10 +5,13 @@
 //! `Close` the connection's id is dead: late sends to it are dropped by the shell without a word.
 //! Buffers named in events belong to the core from then on (see `buffers.rs`).
 
-use crate::types::{BufferId, ConnectionId, Epoch, Level, NodeId, Offset, ReadLevel, Ticket};
+use crate::types::{
+    BufferId, ConnectionId, Epoch, Level, LogId, NodeId, Offset, ReadLevel, Ticket,
+};
 use crate::wal::op::{DiskOp, DiskResult};
 use crate::wire::body::{Body, Channel};
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 
 /// A client's request: where its answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +123,12 @@ pub enum Event {
         /// Whether to pause.
         pause: bool,
     },
+    /// A buffer of so many bytes was refused to somebody outside of the core, for example to a
+    /// connection that wants to receive a run: gives back what is only kept.
+    MemoryShort {
+        /// Bytes wanted.
+        bytes: usize,
+    },
     /// Stop cleanly: take no appends, end the writes in flight, write the checkpoint, then
     /// [`Action::Stopped`].
     Stop,
@@ -184,8 +193,10 @@ pub enum Action {
 /// A state change worth a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Whether somebody should look at it.
-    pub grave: bool,
+    /// Which entry of the catalogue.
+    pub message: Message,
+    /// The log that it is about.
+    pub log: LogId,
     /// What changed, with names and numbers.
     pub text: String,
 }

@@ -58,18 +58,28 @@ impl Shard {
             .on_run(now, connection, body, headers.as_deref(), &view);
         let damaged = headers.is_none() || verdict == Verdict::Refuse(Code::BadCrc);
         self.counters.crc_failures += u64::from(damaged);
-        let Verdict::Write { cut } = verdict else {
-            if let Some((buffer, _)) = payload {
-                self.release(buffer);
+        let (cut, anew) = match verdict {
+            Verdict::Write { cut } => (cut, None),
+            Verdict::Reset { start } => (None, Some(start)),
+            Verdict::AckAgain | Verdict::Refuse(_) | Verdict::Ignore => {
+                if let Some((buffer, _)) = payload {
+                    self.release(buffer);
+                }
+                return;
             }
-            return;
         };
         let (buffer, _) = payload.expect("a run to be written has blocks");
         let headers = headers.expect("a run to be written has sound headers");
         let sound = faults::active(Fault::SkipCrc) || batches_sound(bytes, &headers);
-        if !sound {
-            self.counters.crc_failures += 1;
-            self.replica.run_refused(now, &view);
+        // A log that begins anew gives back its own files first.
+        let fits = anew.is_some() || self.log.has_space_for(&headers);
+        let refusal = match sound {
+            false => Some(Code::BadCrc),
+            true => (!fits).then_some(Code::NoSpace),
+        };
+        if let Some(code) = refusal {
+            self.counters.crc_failures += u64::from(!sound);
+            self.replica.run_refused(now, code, &view);
             self.release(buffer);
             return;
         }
@@ -80,6 +90,11 @@ impl Shard {
         if let Some(from) = cut {
             self.counters.blocks_cut += self.log.log_end().0 - from.0;
             self.log.cut(from);
+        }
+        if let Some(start) = anew {
+            self.counters.resets += 1;
+            self.counters.blocks_cut += self.log.log_end().0 - self.log.committed_end().0;
+            self.log.reset(start);
         }
         if self.log.is_cutting() {
             self.stash = Some((buffer, headers));
@@ -93,7 +108,15 @@ impl Shard {
     /// After a cut: writes the run that waited for it, then takes the runs that came meanwhile.
     pub(super) fn after_cut(&mut self, now: Time, buffers: &mut dyn Buffers) {
         if let Some((buffer, headers)) = self.stash.take() {
-            self.log.write_run(buffer, &headers, buffers);
+            // Below what recovery scanned only epochs were compared: now that the block before the
+            // run was read, it may turn out to be another one.
+            if self.log.is_continued_by(&headers) {
+                self.log.write_run(buffer, &headers, buffers);
+            } else {
+                self.release(buffer);
+                let view = View::new(&self.log, &self.stash);
+                self.replica.run_dropped(now, &headers, &view);
+            }
         }
         while self.stash.is_none() {
             let Some((connection, body, payload)) = self.delayed.pop_front() else {

@@ -101,7 +101,7 @@ impl Shard {
     }
 
     /// Serves or refuses the read; false if it has to wait for more records, or for a buffer.
-    fn try_read(&mut self, waiting: WaitingRead, buffers: &mut dyn Buffers) -> bool {
+    pub(super) fn try_read(&mut self, waiting: WaitingRead, buffers: &mut dyn Buffers) -> bool {
         let WaitingRead { request, read, .. } = waiting;
         if let Some((code, detail)) = self.read_refusal(&read) {
             self.reply_error(request, code, detail);

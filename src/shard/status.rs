@@ -3,7 +3,7 @@
 //! Plain numbers and closed sets; whoever shows it chooses the words. Positions in blocks are
 //! exclusive, times in microseconds, lags as DESIGN defines them: at the leader, per link.
 
-pub use crate::replica::{Following, LinkStatus, LinkView};
+pub use crate::replica::{Account, Following, LinkStatus, LinkView};
 use crate::types::{BlockNo, Buckets, Epoch, LogId, NodeId, Offset};
 
 /// What this node is for a log.
@@ -32,8 +32,12 @@ pub struct ShardStatus {
     pub leader: Option<NodeId>,
     /// The epoch in force here.
     pub epoch: Epoch,
+    /// The epoch in which its leader takes appends, as far as this node knows.
+    pub open_epoch: Option<Epoch>,
     /// First block kept.
     pub log_start: BlockNo,
+    /// Offset of its first record.
+    pub log_start_offset: Offset,
     /// Committed blocks.
     pub high_watermark: BlockNo,
     /// Durable blocks.
@@ -44,6 +48,8 @@ pub struct ShardStatus {
     pub durable_offset: Offset,
     /// Offset behind the last committed record.
     pub committed_offset: Offset,
+    /// Whether its disk has no space for the next segment file.
+    pub is_full: bool,
     /// A follower's log is known to be its leader's below this block.
     pub verified_end: BlockNo,
     /// The link by which this node follows; none where it leads.
@@ -54,6 +60,8 @@ pub struct ShardStatus {
     pub failed: String,
     /// Counters since start.
     pub counters: Counters,
+    /// Credit that this node granted the leader, and what it holds of it.
+    pub granted: Account,
     /// Links that this node leads.
     pub links: Vec<LinkView>,
 }
@@ -73,6 +81,8 @@ pub struct Counters {
     pub crc_failures: u64,
     /// Blocks cut off by truncation or as a torn tail.
     pub blocks_cut: u64,
+    /// Times that the log was given up and begun anew where its leader's begins.
+    pub resets: u64,
     /// Bytes handed to the disk, padding included.
     pub bytes_written: u64,
 }

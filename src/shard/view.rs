@@ -9,6 +9,7 @@ use crate::replica::LogView;
 use crate::types::{BlockNo, Epoch, Offset};
 use crate::wal::{Held, Log};
 use crate::wire::block::BlockHeader;
+use crate::wire::checkpoint::LogStart;
 
 /// The log as it will be.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(super) struct View<'a> {
     log: &'a Log,
     /// First block that a cut under way takes away.
     cut_from: Option<BlockNo>,
+    /// Where the log begins anew with the cut, if it does.
+    anew: Option<LogStart>,
     /// Headers of the run that waits behind the cut.
     stashed: &'a [BlockHeader],
 }
@@ -26,6 +29,7 @@ impl<'a> View<'a> {
         View {
             log,
             cut_from: log.cut_from(),
+            anew: log.begins_anew(),
             stashed,
         }
     }
@@ -40,7 +44,11 @@ impl<'a> View<'a> {
     }
 
     fn is_kept(&self, block: BlockNo) -> bool {
-        self.cut_from.is_none_or(|from| block < from)
+        self.anew.is_none() && self.cut_from.is_none_or(|from| block < from)
+    }
+
+    fn start(&self) -> LogStart {
+        self.anew.unwrap_or(self.log.log_start())
     }
 
     fn held_in_log(&self, block: BlockNo) -> Option<Held> {
@@ -50,23 +58,30 @@ impl<'a> View<'a> {
 
 impl LogView for View<'_> {
     fn log_start(&self) -> BlockNo {
-        self.log.log_start().block
+        self.start().block
     }
 
     fn log_end(&self) -> BlockNo {
         let stashed = self.stashed.last().map(|header| header.block.next());
-        stashed.unwrap_or_else(|| self.kept_end(self.log.log_end()))
+        let anew = self.anew.map(|start| start.block);
+        let stays = || anew.unwrap_or_else(|| self.kept_end(self.log.log_end()));
+        stashed.unwrap_or_else(stays)
     }
 
     fn durable_end(&self) -> BlockNo {
-        self.kept_end(self.log.durable_end())
+        // Of a log that is given up nothing counts but what is committed: the rest is not its
+        // leader's, though frames have shown what comes behind it.
+        match self.anew {
+            Some(_) => self.log.committed_end(),
+            None => self.kept_end(self.log.durable_end()),
+        }
     }
 
     fn held(&self, block: BlockNo) -> Option<(Epoch, u32)> {
         if let Some(header) = self.stashed(block) {
             return Some((header.epoch, header.header_crc));
         }
-        let start = self.log.log_start();
+        let start = self.start();
         if block.next() == start.block {
             return Some((start.prev_epoch, start.prev_crc));
         }
@@ -81,8 +96,10 @@ impl LogView for View<'_> {
 
     fn epoch_of(&self, block: BlockNo) -> Option<Epoch> {
         let in_log = || self.log.epoch_of(block).filter(|_| self.is_kept(block));
+        let anew = self.anew.filter(|start| block.next() == start.block);
         self.stashed(block)
             .map(|header| header.epoch)
+            .or(anew.map(|start| start.prev_epoch))
             .or_else(in_log)
     }
 
@@ -97,7 +114,9 @@ impl LogView for View<'_> {
 
     fn end_offset_of(&self, end: BlockNo) -> Option<Offset> {
         let stashed = end.previous().and_then(|last| self.stashed(last));
+        let anew = self.anew.filter(|start| start.block == end);
         let held = || self.log.end_offset_of(end);
-        stashed.map(|header| header.end_offset).or_else(held)
+        let stashed = stashed.map(|header| header.end_offset);
+        stashed.or(anew.map(|start| start.offset)).or_else(held)
     }
 }

@@ -8,7 +8,7 @@
 
 use super::cut::{Cut, CutFlow, Sweep};
 use super::ids::Purpose;
-use super::index::Tail;
+use super::index::{Index, Tail};
 use super::log::Log;
 use super::op::DiskOp;
 use super::open::{OpenBlock, Roll, buffer_len};
@@ -26,6 +26,7 @@ use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::LogStart;
 use crate::wire::producers::KnownBatch;
 use crate::wire::segment::SegmentHeader;
+use std::collections::VecDeque;
 
 impl Log {
     /// As leader: takes the batch in the first `len` bytes of `from` into the open block. The
@@ -49,14 +50,15 @@ impl Log {
         if self.open.as_ref().is_some_and(full) && !self.seal_open(buffers) {
             return Err(AppendRefusal::Full);
         }
-        let mut open = self.take_open(now, epoch, buffers)?;
+        let most = buffer_len(&self.config);
+        let mut open = self.take_open(now, epoch, most, buffers)?;
         if !open.takes(len, half.record_count, &self.config) {
             // A new one, and the snapshot in it leaves no room: it goes alone.
             self.open = Some(open);
             if !self.seal_open(buffers) {
                 return Err(AppendRefusal::Full);
             }
-            open = self.take_open(now, epoch, buffers)?;
+            open = self.take_open(now, epoch, most, buffers)?;
         }
         let (base_offset, tick) = open.add(now, (from, len), half, &self.config, buffers);
         let batch = KnownBatch {
@@ -89,7 +91,7 @@ impl Log {
         if !sealed || !self.writer.may_write(LOCAL_BLOCK) {
             return Err(AppendRefusal::Full);
         }
-        let mut open = self.take_open(now, epoch, buffers)?;
+        let mut open = self.take_open(now, epoch, LOCAL_BLOCK, buffers)?;
         open.add_local(now, &[], &self.config, buffers);
         let block = self.index.tail.next;
         self.seal(open, buffers);
@@ -104,11 +106,12 @@ impl Log {
         }
     }
 
-    /// The open block, or a new one.
+    /// The open block, or a new one that may take `most` bytes.
     fn take_open(
         &mut self,
         now: Time,
         epoch: Epoch,
+        most: usize,
         buffers: &mut dyn Buffers,
     ) -> Result<OpenBlock, AppendRefusal> {
         if let Some(open) = self.open.take() {
@@ -116,9 +119,12 @@ impl Log {
             return Ok(open);
         }
         assert!(epoch >= self.index.tail.epoch, "epochs never fall in a log");
-        let buffer = buffers.take(buffer_len(&self.config));
-        let buffer = buffer.ok_or(AppendRefusal::Full)?;
-        let roll = self.roll_ahead();
+        let len = buffer_len(&self.config);
+        let Some(buffer) = buffers.take(len) else {
+            self.relieve(len);
+            return Err(AppendRefusal::Full);
+        };
+        let roll = self.roll_ahead(most);
         let mut open = OpenBlock::new(buffer, epoch, &self.index.tail, now, roll);
         if roll == Roll::Ahead {
             let snapshot = self.producers.snapshot();
@@ -127,12 +133,12 @@ impl Log {
         Ok(open)
     }
 
-    /// Whether the block that opens now begins a new segment. A segment begins with a snapshot of
+    /// Whether the block that opens now, which may take `most` bytes, begins a new segment. A segment begins with a snapshot of
     /// the producers, if there are any, and that comes before the block's batches: so the block
     /// rolls if it may come not to fit. Each segment holds two blocks at least, one of which may be
     /// a snapshot alone.
-    fn roll_ahead(&self) -> Roll {
-        if self.producers.is_empty() || self.segments.fits(buffer_len(&self.config)) {
+    fn roll_ahead(&self, most: usize) -> Roll {
+        if self.producers.is_empty() || self.segments.fits(most) {
             return Roll::AtNeed;
         }
         let begun = self.segments.iter().last().map(|last| last.base().next());
@@ -160,12 +166,22 @@ impl Log {
         }
     }
 
+    /// Whether the disk has a place for the open block.
+    pub(super) fn may_seal(&self, open: &OpenBlock) -> bool {
+        let needed = match open.roll {
+            // The newest file will not do.
+            Roll::Ahead => self.config.segment_bytes as usize,
+            Roll::AtNeed | Roll::Never => open.padded(),
+        };
+        self.writer.may_write(open.padded()) && self.segments.takes_records(needed)
+    }
+
     /// Seals the open block if the disk has a place for it. Whether none is open now.
     pub(super) fn seal_open(&mut self, buffers: &mut dyn Buffers) -> bool {
         let Some(open) = self.open.take() else {
             return true;
         };
-        if self.writer.may_write(open.padded()) {
+        if self.may_seal(&open) {
             self.seal(open, buffers);
         } else {
             self.open = Some(open);
@@ -240,13 +256,14 @@ impl Log {
             );
             if header.first_in_segment || self.segments.is_empty() {
                 job.take().into_iter().for_each(|job| self.writer.push(job));
-                self.segments.roll(SegmentHeader {
+                let segment = SegmentHeader {
                     log: self.config.log,
                     base_block: header.block,
                     base_offset: header.base_offset,
                     prev_epoch: tail.epoch,
                     prev_crc: tail.crc,
-                });
+                };
+                self.segments.roll(segment, header.last_tick);
             }
             let padded = header.padded_len();
             let (segment, position) = self.segments.place(padded);
@@ -359,7 +376,8 @@ impl Log {
         let files: Vec<FileId> = gone.filter_map(|one| one.file).collect();
         let end = search.before.map(|(_, end)| end);
         let sweep = end.and_then(|end| Sweep::behind(end, search, &files));
-        let rebuild = (!self.producers.is_empty()).then(|| {
+        let goes_on = cut.anew.is_none() && !self.producers.is_empty();
+        let rebuild = goes_on.then(|| {
             let segment = self.segments.of(cut.from).expect("the log holds it");
             let place = Place {
                 file: segment.file.expect("no roll is under way"),
@@ -379,6 +397,9 @@ impl Log {
             .extend(buffers.into_iter().map(Output::Release));
         if self.state == State::Recovering {
             return;
+        }
+        if let Some(start) = cut.anew {
+            return self.begin_anew(start);
         }
         let from = cut.from;
         let held = self.index.tail_before(from);
@@ -404,6 +425,52 @@ impl Log {
         let released = self.recent.cut(from);
         self.outputs
             .extend(released.into_iter().map(Output::Release));
+        self.say_cut(blocks);
+    }
+
+    /// As follower: everything held goes, and the log begins anew, empty, at `start`, which its
+    /// leader's log begins with. The start is saved before the first file goes. `CutDone` follows,
+    /// never if the log is closed.
+    pub fn reset(&mut self, start: LogStart) {
+        if !matches!(self.state, State::Open | State::Stopping) {
+            return;
+        }
+        assert!(self.cut.is_none(), "one cut at a time");
+        assert!(
+            start.block > self.committed,
+            "a log with {} blocks committed does not begin anew at {}",
+            self.committed,
+            start.block
+        );
+        self.discard_open();
+        // What lies behind the new start would contradict it: it goes first.
+        let from = start.block.min(self.index.tail.next);
+        let mut cut = match self.segments.is_empty() {
+            true => Cut::of(from, Vec::new(), Vec::new(), None),
+            false => Cut::new(from),
+        };
+        cut.anew = Some(start);
+        self.cut = Some(Box::new(cut));
+    }
+
+    fn begin_anew(&mut self, start: LogStart) {
+        let blocks = self.index.tail.next.0 - self.index.start.block.0;
+        let files = self.segments.clear();
+        let save = self.saver.last_wanted();
+        let (_, going) = self.trims.get_or_insert_with(|| (save, VecDeque::new()));
+        going.extend(files);
+        self.index = Index::new(start);
+        self.producers = Producers::new(buffer_len(&self.config));
+        self.writer.cut(start.block, start.offset);
+        self.committed = start.block;
+        self.loads.begin_anew();
+        let released = self.recent.cut(BlockNo(0));
+        self.outputs
+            .extend(released.into_iter().map(Output::Release));
+        self.outputs.push_back(Output::Durable {
+            end: start.block,
+            offset: start.offset,
+        });
         self.say_cut(blocks);
     }
 
@@ -458,6 +525,11 @@ impl Log {
 
     /// Ends a clean stop once nothing is under way any more.
     pub(super) fn finish_stop(&mut self) {
+        if self.state == State::Stopping && self.is_full() && self.writer.in_flight() == 0 {
+            // What waits for space was promised to nobody; it goes with the stop.
+            self.discard_open();
+            self.writer.drop_waiting();
+        }
         let busy = !self.writer.is_idle() || self.open.is_some() || !self.loads.is_idle();
         if self.state != State::Stopping || busy || self.cut.is_some() || self.trims.is_some() {
             return;

@@ -53,6 +53,7 @@ fn a_busy_log_fills_blocks() {
     assert_eq!(rig.values().len(), 50);
 }
 
+/// S-166
 #[test]
 fn the_oldest_append_waits_no_longer_than_its_time() {
     let mut rig = Rig::created(config());
@@ -67,6 +68,7 @@ fn the_oldest_append_waits_no_longer_than_its_time() {
     assert_eq!(rig.log.log_end(), BlockNo(2));
 }
 
+/// S-166
 #[test]
 fn full_means_keep_it_and_come_again() {
     let mut rig = Rig::created(config());
@@ -77,6 +79,10 @@ fn full_means_keep_it_and_come_again() {
     }
     let refused = rig.append(&value(taken, 15_000));
     assert_eq!(refused, Err(AppendRefusal::Full));
+    assert!(
+        rig.log.log_end() > BlockNo(1),
+        "a full block waits for no time to pass"
+    );
     rig.run();
     rig.append(&value(taken, 15_000)).expect("room again");
     rig.run();
@@ -329,4 +335,73 @@ fn replicate(leader: &mut Rig, follower: &mut Rig, from: BlockNo) -> BlockNo {
     );
     follower.write_run(&run);
     next
+}
+
+/// A full block is written at once, while others are in flight and before its time.
+///
+/// S-166
+#[test]
+fn a_full_block_is_written_at_once() {
+    let mut rig = Rig::created(config());
+    rig.append(&value(0, 10)).expect("room");
+    rig.run();
+    rig.append(&value(1, 10)).expect("room");
+    assert_eq!(rig.log.log_end(), BlockNo(2), "in flight");
+    rig.append(&value(2, 10)).expect("room");
+    assert_eq!(rig.log.log_end(), BlockNo(2), "it waits");
+    rig.append(&value(3, 16_000)).expect("room");
+    assert_eq!(
+        rig.log.log_end(),
+        BlockNo(3),
+        "the one that is full does not"
+    );
+    assert_eq!(rig.log.durable_end(), BlockNo(1));
+}
+
+/// Blocks keep their two bounds, offsets are dense from 0, and bytes come out as they went in.
+///
+/// S-24 S-46 S-49 S-50
+#[test]
+fn blocks_keep_their_bounds_and_offsets_are_dense() {
+    let mut config = config();
+    config.max_block_records = 7;
+    let (most_bytes, most_records) = (config.max_block_bytes, config.max_block_records);
+    let mut rig = Rig::created(config);
+    let mut random = Random(4);
+    let mut expected = Vec::new();
+    while expected.len() < 300 {
+        let len = [8, 40, 3_000, 14_000][random.below(4)];
+        let value = value(expected.len(), len);
+        match rig.append(&value) {
+            Ok(appended) => {
+                assert_eq!(appended.base_offset, Offset(expected.len() as u64));
+                expected.push(value);
+            }
+            Err(refusal) => {
+                assert_eq!(refusal, AppendRefusal::Full);
+                rig.complete(0);
+            }
+        }
+    }
+    rig.run();
+    rig.seal();
+    rig.run();
+    assert_eq!(rig.values(), expected);
+    let (mut offset, mut fullest) = (Offset(0), 0);
+    for block in 0..rig.log.log_end().0 {
+        let blocks = rig.load(From::Block(BlockNo(block)), 1).expect("held");
+        let header = blocks[0].0;
+        assert!(header.used_len as usize <= most_bytes, "block {block}");
+        assert!(header.record_count <= most_records, "block {block}");
+        assert_eq!(header.base_offset, offset);
+        let records = u64::from(header.record_count);
+        assert_eq!(header.end_offset, Offset(offset.0 + records));
+        offset = header.end_offset;
+        fullest = fullest.max(header.record_count);
+    }
+    assert_eq!(offset, Offset(expected.len() as u64));
+    assert_eq!(
+        fullest, most_records,
+        "a busy log fills blocks to the bound"
+    );
 }

@@ -1,5 +1,6 @@
 //! What a log must know of its place and its bounds.
 
+use super::retention::Retention;
 use crate::limits;
 use crate::types::{LogId, NodeId};
 
@@ -22,6 +23,8 @@ pub struct Config {
     pub write_depth: usize,
     /// The oldest append of the open block waits at most so long while others are in flight, µs.
     pub batch_timeout_us: u64,
+    /// What the log keeps.
+    pub retention: Retention,
     /// Boot id of the running kernel.
     pub boot_id: [u8; 16],
     /// Whether a completed write survives a loss of power (`sync = dsync`, or a drive that keeps
@@ -41,6 +44,7 @@ impl Config {
             max_block_records: limits::MAX_BLOCK_RECORDS,
             write_depth: limits::WRITE_DEPTH,
             batch_timeout_us: limits::BATCH_TIMEOUT_MS * 1000,
+            retention: Retention::default(),
             boot_id: [0; 16],
             writes_survive: true,
         }

@@ -6,8 +6,9 @@
 //! the file that stays is zeroed; files that hold nothing else are freed, the last one first. So a
 //! crash at any moment leaves a shorter suffix of the same blocks and never a hole before a block
 //! that is still sound; and behind the end of a log that was cut there are zeros, so that a torn
-//! tail is found, and reported, once. Recovery starts at the third step. It never decides what
-//! goes: see `log.rs` and `recovery.rs`.
+//! tail is found, and reported, once. A log that begins anew is cut so at its new start; then the
+//! start is saved, and what is left goes like trimmed files. Recovery starts at the third step. It
+//! never decides what goes: see `log.rs` and `recovery.rs`.
 
 use super::ids::{Ids, Purpose};
 use super::op::DiskOp;
@@ -22,6 +23,7 @@ use crate::faults::{self, Fault};
 use crate::limits::DISK_ALIGNMENT;
 use crate::types::{BlockNo, BufferId, FileId};
 use crate::wire::block::BlockHeader;
+use crate::wire::checkpoint::LogStart;
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -80,6 +82,9 @@ pub(super) struct Cut {
     pub(super) before: Option<(BlockHeader, u64)>,
     /// The table of producers as it will be.
     pub(super) producers: Option<Producers>,
+    /// Where the log begins anew once the cut is done, if it does.
+    pub(super) anew: Option<LogStart>,
+    started_anew: Option<SaveId>,
     stage: Stage,
     reader: Reader,
     marks: VecDeque<(FileId, u64)>,
@@ -96,6 +101,8 @@ impl Cut {
             from,
             before: None,
             producers: None,
+            anew: None,
+            started_anew: None,
             stage: Stage::Drain,
             reader: Reader::default(),
             marks: VecDeque::new(),
@@ -152,6 +159,28 @@ impl Cut {
         if self.in_flight {
             return CutFlow::Wait;
         }
+        match (self.step(ids, saver, buffers), self.anew) {
+            (CutFlow::Done, Some(start)) => self.start_anew(start, saver),
+            (flow, _) => flow,
+        }
+    }
+
+    /// Saves where the log begins anew.
+    fn start_anew(&mut self, start: LogStart, saver: &mut Saver) -> CutFlow {
+        let id = *self.started_anew.get_or_insert_with(|| {
+            let checkpoint = &mut saver.checkpoint;
+            checkpoint.log_start = start;
+            checkpoint.scan_from = start.block;
+            checkpoint.high_watermark = start.block;
+            saver.want()
+        });
+        match saver.is_saved(id) {
+            true => CutFlow::Done,
+            false => CutFlow::Wait,
+        }
+    }
+
+    fn step(&mut self, ids: &mut Ids, saver: &mut Saver, buffers: &mut dyn Buffers) -> CutFlow {
         match &mut self.stage {
             Stage::Drain => CutFlow::Wait,
             Stage::Search(search) => {

@@ -198,6 +198,7 @@ fn blocks_come_from_disk_when_memory_has_none() {
     assert_eq!(rig.values().len(), 100);
 }
 
+/// S-178
 #[test]
 fn damage_is_never_served() {
     let mut rig = cold(40, 1_000);

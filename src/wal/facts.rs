@@ -22,6 +22,24 @@ impl Log {
         self.created.is_none()
     }
 
+    /// Whether the disk has no space for the next segment file: no append of a client should be
+    /// taken. Blocks that need the file wait for it.
+    pub fn is_full(&self) -> bool {
+        self.segments.space.is_full()
+    }
+
+    /// Whether these blocks can be written now, as far as is known: none of them begins a segment
+    /// for which there is no file.
+    pub fn has_space_for(&self, blocks: &[BlockHeader]) -> bool {
+        !self.is_full() || blocks.iter().all(|header| !header.first_in_segment)
+    }
+
+    /// Whether these blocks continue the log as it is: their numbers, chain and offsets fit.
+    pub fn is_continued_by(&self, blocks: &[BlockHeader]) -> bool {
+        let tail = &self.index.tail;
+        blocks.first().is_none_or(|first| tail.continued_by(first))
+    }
+
     /// What the log is doing.
     pub fn state(&self) -> State {
         self.state
@@ -35,6 +53,16 @@ impl Log {
     /// First block that the cut under way takes away. The ends of the log show it only when done.
     pub fn cut_from(&self) -> Option<BlockNo> {
         self.cut.as_ref().map(|cut| cut.from)
+    }
+
+    /// Blocks durable here and known to be committed.
+    pub fn committed_end(&self) -> BlockNo {
+        self.known_committed()
+    }
+
+    /// Where the log begins anew once the cut under way is done, if it does.
+    pub fn begins_anew(&self) -> Option<LogStart> {
+        self.cut.as_ref().and_then(|cut| cut.anew)
     }
 
     /// Where the log begins.

@@ -1,9 +1,10 @@
 //! What a log knows of its blocks without asking the disk. All of it is rebuilt from block headers.
 //!
 //! The tail (what the next block chains to), the facts of the newest `HELD_BLOCKS` blocks, the
-//! first block of each of the last `EPOCHS_HELD` epochs, and spots: positions from which a walk
-//! over headers finds any block, at most about 1 MiB of file away once the region was walked. Read
-//! `load.rs` next.
+//! first block of each of the last `EPOCHS_HELD` epochs, spots (positions from which a walk over
+//! headers finds any block, at most about 1 MiB of file away once the region was walked), cursors
+//! (where loads ended, so that the next one walks over nothing), and how late the records of a
+//! segment are. Read `loads.rs` next.
 
 use super::output::{Common, Held};
 use crate::limits::{EPOCHS_HELD, HELD_BLOCKS};
@@ -14,6 +15,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a segment file between two spots at least.
 const SPOT_BYTES: u64 = 1 << 20;
+
+/// Places where loads ended that are remembered: the next load of each link and of many readers
+/// goes on there.
+const CURSORS: usize = 64;
 
 /// What the next block of a log continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +78,11 @@ pub(super) struct Index {
     /// Where each epoch begins: its first block that is kept, and the offset there.
     epochs: VecDeque<(Epoch, BlockNo, Offset)>,
     spots: BTreeMap<BlockNo, Spot>,
+    /// Where loads ended, newest last, with the CRC of the header before.
+    cursors: VecDeque<(Spot, u32)>,
+    /// By the first block of a segment: no record in it is later than this. Only where every block
+    /// of the segment was seen.
+    latest: BTreeMap<BlockNo, u64>,
 }
 
 impl Index {
@@ -89,6 +99,11 @@ impl Index {
     pub(super) fn push(&mut self, header: &BlockHeader, segment: BlockNo, position: u64) {
         assert_eq!(header.block, self.tail.next, "blocks come in order");
         self.note_epoch(header);
+        if header.block == segment {
+            self.latest.insert(segment, header.max_timestamp);
+        } else if let Some(latest) = self.latest.get_mut(&segment) {
+            *latest = header.max_timestamp.max(*latest);
+        }
         self.note_spot(Spot {
             block: header.block,
             segment,
@@ -140,6 +155,32 @@ impl Index {
         if !near {
             self.spots.insert(spot.block, spot);
         }
+    }
+
+    /// A load ended before the block at this spot, behind the block with this CRC.
+    pub(super) fn note_cursor(&mut self, spot: Spot, prev_crc: u32) {
+        self.cursors.retain(|(known, _)| known.block != spot.block);
+        if self.cursors.len() == CURSORS {
+            self.cursors.pop_front();
+        }
+        self.cursors.push_back((spot, prev_crc));
+    }
+
+    /// The last place where a load ended among those that `fits` says are not too far.
+    pub(super) fn cursor(&self, fits: impl Fn(&Spot) -> bool) -> Option<(Spot, u32)> {
+        let found = self.cursors.iter().filter(|(spot, _)| fits(spot));
+        found.max_by_key(|(spot, _)| spot.block).copied()
+    }
+
+    /// Whether a segment may hold a record as late as this.
+    pub(super) fn may_be_as_late(&self, segment: BlockNo, timestamp: u64) -> bool {
+        let latest = self.latest.get(&segment);
+        latest.is_none_or(|latest| *latest >= timestamp)
+    }
+
+    /// Every block of a segment was seen: no record in it is later than this.
+    pub(super) fn note_latest(&mut self, segment: BlockNo, latest: u64) {
+        self.latest.insert(segment, latest);
     }
 
     fn first_held(&self) -> BlockNo {
@@ -273,6 +314,9 @@ impl Index {
         self.held
             .truncate(usize::try_from(kept).unwrap_or(usize::MAX));
         self.spots.split_off(&tail.next);
+        // What is known of a segment that was cut is still a bound.
+        self.latest.split_off(&tail.next);
+        self.cursors.retain(|(spot, _)| spot.block < tail.next);
         while self.epochs.back().is_some_and(|last| last.1 >= tail.next) {
             self.epochs.pop_back();
         }
@@ -285,6 +329,8 @@ impl Index {
             self.held.pop_front();
         }
         self.spots = self.spots.split_off(&start.block);
+        self.latest = self.latest.split_off(&start.block);
+        self.cursors.retain(|(spot, _)| spot.block >= start.block);
         while self.epochs.len() > 1 && self.epochs[1].1 <= start.block {
             self.epochs.pop_front();
         }

@@ -1,6 +1,7 @@
 //! Reads of blocks that are not in memory any more, and the search by time.
 //!
-//! A load starts at the nearest known block boundary and walks headers from there, piece by piece,
+//! A load starts at the nearest known block boundary (where the last one of its link or reader
+//! ended, if it reads on) and walks headers from there, piece by piece,
 //! to the blocks it wants. Every block it passes must be the next one of this log, chain to the one
 //! before it and, where memory knows it, have the known CRC; the blocks it brings are checked
 //! whole. So a read never brings what was not written there. It reads only what is durable. Read
@@ -14,7 +15,7 @@ use super::search::sound_header;
 use super::segments::Segments;
 use crate::buffers::Buffers;
 use crate::limits::{DISK_ALIGNMENT, LOADS_AT_ONCE, SEGMENT_HEADER};
-use crate::types::{BlockNo, BufferId, LogId, Offset, padded};
+use crate::types::{BlockNo, BufferId, FileId, LogId, Offset, padded};
 use crate::wire::batch::client_half;
 use crate::wire::block::{self, BlockHeader};
 use std::collections::{BTreeMap, VecDeque};
@@ -40,11 +41,15 @@ pub(super) struct Job {
     /// The next block to look at and where it is; none before the first read.
     at: Option<Spot>,
     prev_crc: Option<u32>,
+    /// The latest record of the segment under way, if the walk saw all of it so far.
+    latest: Option<u64>,
     buffer: Option<(BufferId, usize)>,
     /// Bytes to read at least.
     need: usize,
     read_from: u64,
     in_flight: bool,
+    /// The file of the read in flight.
+    file: FileId,
 }
 
 /// What a piece of file came to.
@@ -83,16 +88,24 @@ impl Loads {
             max_bytes,
             at: None,
             prev_crc: None,
+            latest: None,
             buffer: None,
             need: DISK_ALIGNMENT,
             read_from: 0,
             in_flight: false,
+            file: FileId(0),
         };
         self.jobs.insert(self.last, job);
     }
 
     pub(super) fn is_reading(&self) -> bool {
         self.jobs.values().any(|job| job.in_flight)
+    }
+
+    /// Whether a read of this file is in flight.
+    pub(super) fn is_reading_of(&self, file: FileId) -> bool {
+        let mut jobs = self.jobs.values();
+        jobs.any(|job| job.in_flight && job.file == file)
     }
 
     /// Whether nothing waits or is in flight.
@@ -150,6 +163,9 @@ impl Loads {
             }
             Walked::NotHeld => self.finish_failed(id, ReadError::NotHeld, context.outputs),
             Walked::Blocks(blocks) => {
+                if let (Some(at), Some(crc)) = (job.at, job.prev_crc) {
+                    context.index.note_cursor(at, crc);
+                }
                 let result = Ok(Loaded { buffer, blocks });
                 let request = job.request;
                 self.jobs.remove(&id);
@@ -189,6 +205,7 @@ impl Loads {
             assert!(!job.in_flight, "a cut waits for reads");
             job.at = None;
             job.prev_crc = None;
+            job.latest = None;
         }
     }
 
@@ -202,7 +219,7 @@ impl Loads {
 
 impl Job {
     /// The nearest known boundary at or before what is wanted.
-    fn start(&self, index: &Index, segments: &Segments) -> Option<Spot> {
+    fn start(&mut self, index: &Index, segments: &Segments) -> Option<Spot> {
         let held = match self.goal {
             Goal::Block(block) => Some(block),
             Goal::Offset(offset) => index.held_at(offset),
@@ -216,12 +233,44 @@ impl Job {
                 base_offset: held.base_offset,
             });
         }
-        match self.goal {
+        let spot = match self.goal {
             Goal::Block(block) if block < index.start.block => None,
             Goal::Block(block) => index.spot_of(block),
             Goal::Offset(offset) => index.spot_at(offset),
-            Goal::Time(_) => index.spot_of(index.start.block),
+            Goal::Time(_) => return self.skip_early(index.start.block, index, segments),
+        };
+        let cursor = index.cursor(|spot| match self.goal {
+            Goal::Block(block) => spot.block <= block,
+            Goal::Offset(offset) => spot.base_offset <= offset,
+            Goal::Time(_) => false,
+        });
+        match cursor {
+            Some((cursor, crc)) if spot.is_none_or(|spot| spot.block < cursor.block) => {
+                self.prev_crc = Some(crc);
+                Some(cursor)
+            }
+            _ => spot,
         }
+    }
+
+    /// The start of the first segment from the one that begins with `from` on that may hold a
+    /// record as late as is wanted.
+    fn skip_early(&mut self, from: BlockNo, index: &Index, segments: &Segments) -> Option<Spot> {
+        let Goal::Time(time) = self.goal else {
+            return None;
+        };
+        let mut later = segments.iter().skip_while(|one| one.base() < from);
+        let found = later.find(|one| index.may_be_as_late(one.base(), time))?;
+        if found.base() != from {
+            self.prev_crc = None;
+        }
+        self.latest = Some(0);
+        Some(Spot {
+            block: found.base(),
+            segment: found.base(),
+            position: SEGMENT_HEADER as u64,
+            base_offset: found.header.base_offset,
+        })
     }
 
     fn read(
@@ -254,9 +303,10 @@ impl Job {
         let (buffer, _) = self.buffer.expect("just taken");
         self.in_flight = true;
         self.read_from = at.position;
+        self.file = segment.file.expect("what is durable has a file");
         Ok(Some(DiskOp::Read {
             ticket: ids.ticket(),
-            file: segment.file.expect("what is durable has a file"),
+            file: self.file,
             position: at.position,
             buffer,
             len,
@@ -267,7 +317,9 @@ impl Job {
     fn piece(&self, at: &Spot, most: usize, index: &Index) -> usize {
         let begins = match self.goal {
             Goal::Block(block) => at.block == block,
-            Goal::Offset(offset) => index.held_at(offset) == Some(at.block),
+            Goal::Offset(offset) => {
+                at.base_offset == offset || index.held_at(offset) == Some(at.block)
+            }
             Goal::Time(_) => false,
         };
         if !begins {
@@ -291,12 +343,7 @@ impl Job {
                 if !blocks.is_empty() {
                     return Walked::Blocks(blocks);
                 }
-                self.at = Some(Spot {
-                    segment: next.base(),
-                    position: SEGMENT_HEADER as u64,
-                    ..spot
-                });
-                return Walked::More;
+                return self.roll(&spot, next.base(), context);
             }
             let at = (spot.position - self.read_from) as usize;
             let rest = bytes.get(at..).unwrap_or_default();
@@ -335,6 +382,7 @@ impl Job {
                 base_offset: header.base_offset,
                 ..spot
             });
+            self.latest = self.latest.map(|latest| latest.max(header.max_timestamp));
             self.prev_crc = Some(header.header_crc);
             self.at = Some(Spot {
                 block: header.block.next(),
@@ -342,6 +390,28 @@ impl Job {
                 position: spot.position + padded as u64,
                 base_offset: header.end_offset,
             });
+        }
+    }
+
+    /// The walk leaves the segment at `spot` for the one that begins with `next`.
+    fn roll(&mut self, spot: &Spot, next: BlockNo, context: &mut Context<'_>) -> Walked {
+        let Goal::Time(_) = self.goal else {
+            self.at = Some(Spot {
+                segment: next,
+                position: SEGMENT_HEADER as u64,
+                ..*spot
+            });
+            return Walked::More;
+        };
+        if let Some(latest) = self.latest.take() {
+            context.index.note_latest(spot.segment, latest);
+        }
+        match self.skip_early(next, context.index, context.segments) {
+            None => Walked::Found(None),
+            found => {
+                self.at = found;
+                Walked::More
+            }
         }
     }
 

@@ -14,9 +14,11 @@ use super::loads::{Context, Goal, Loads};
 use super::op::{DiskError, DiskOp, DiskResult, FileEntry};
 use super::open::{OpenBlock, buffer_len};
 use super::output::{From, Load, Output, SaveId, State};
+use super::pressure::Watched;
 use super::producers::Producers;
 use super::recent::Recent;
 use super::recovery::Recovery;
+use super::retention::Age;
 use super::saver::Saver;
 use super::segments::Segments;
 use super::start::Starting;
@@ -24,7 +26,7 @@ use super::writer::Writer;
 use crate::buffers::Buffers;
 use crate::faults::{self, Fault};
 use crate::limits::{BLOCK_HEADER, SEGMENT_HEADER};
-use crate::types::{BlockNo, FileId, Offset, Ticket, Time};
+use crate::types::{BlockNo, FileId, Offset, Tick, Ticket, Time};
 use crate::wire::checkpoint::{Checkpoint, Memory};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -57,6 +59,7 @@ pub struct Log {
     pub(super) trims: Option<(SaveId, VecDeque<FileId>)>,
     pub(super) trim_in_flight: bool,
     pub(super) committed: BlockNo,
+    pub(super) age: Age,
     /// The save of a clean stop.
     pub(super) clean: Option<SaveId>,
     /// When the durable end moved last, or what may lag was saved last.
@@ -105,6 +108,7 @@ impl Log {
             trims: None,
             trim_in_flight: false,
             committed: BlockNo(0),
+            age: Age::new(now, Tick(0)),
             clean: None,
             quiet_since: now,
             config,
@@ -129,6 +133,10 @@ impl Log {
         };
         match (waiting.purpose, result) {
             (Purpose::Load(id), result) => self.on_load(id, result, buffers),
+            // Nothing was written: it can be asked for again, and nothing that counts is lost.
+            (Purpose::Provide | Purpose::Name, Err(DiskError::NoSpace)) => {
+                self.segments.on_full(now);
+            }
             (purpose, Err(error)) => return self.fail(purpose, &error_text(error)),
             (purpose, Ok(count)) => {
                 let short = count < waiting.expected && !faults::active(Fault::IgnoreShortWrite);
@@ -140,7 +148,15 @@ impl Log {
             }
         }
         self.settle_durable(now);
+        self.say_space();
         self.pump(buffers);
+    }
+
+    /// Says that the disk is full, or is no longer.
+    fn say_space(&mut self) {
+        let change = self.segments.space.take_change();
+        self.outputs
+            .extend(change.map(|full| Output::Space { full }));
     }
 
     fn on_done(&mut self, purpose: Purpose, count: usize, buffers: &mut dyn Buffers) {
@@ -171,7 +187,10 @@ impl Log {
                 let cut = self.cut.as_mut().expect("it asked for it");
                 cut.on_disk(count, buffers);
             }
-            Purpose::Trim => self.trim_in_flight = false,
+            Purpose::Trim => {
+                self.trim_in_flight = false;
+                self.segments.space.ask_again();
+            }
             Purpose::Load(_) => unreachable!("loads take errors too"),
         }
     }
@@ -200,7 +219,11 @@ impl Log {
     }
 
     pub(super) fn pump(&mut self, buffers: &mut dyn Buffers) {
-        while let Some((op, purpose)) = self.next_op(buffers) {
+        let mut watched = Watched {
+            inner: buffers,
+            refused: 0,
+        };
+        while let Some((op, purpose)) = self.next_op(&mut watched) {
             let expected = match op {
                 DiskOp::Write { len, .. } => len,
                 _ => 0,
@@ -208,6 +231,9 @@ impl Log {
             self.waiting
                 .insert(op.ticket(), Waiting { purpose, expected });
             self.ops.push_back(op);
+        }
+        if watched.refused > 0 {
+            self.relieve(watched.refused);
         }
         if faults::active(Fault::AckEarly) {
             self.settle_durable(self.quiet_since);
@@ -273,13 +299,18 @@ impl Log {
 
     fn trim_op(&mut self) -> Option<(DiskOp, Purpose)> {
         let (id, files) = self.trims.as_mut()?;
-        if self.trim_in_flight || !self.saver.is_saved(*id) || self.loads.is_reading() {
+        if self.trim_in_flight || !self.saver.is_saved(*id) {
             return None;
         }
-        let Some(file) = files.pop_front() else {
+        if files.is_empty() {
             self.trims = None;
             return None;
-        };
+        }
+        // One that a read still uses waits for it; no new read begins in any of them.
+        let at = files
+            .iter()
+            .position(|file| !self.loads.is_reading_of(*file));
+        let file = files.remove(at?).expect("just found");
         self.trim_in_flight = true;
         let ticket = self.ids.ticket();
         Some((DiskOp::Free { ticket, file }, Purpose::Trim))
@@ -337,21 +368,23 @@ impl Log {
 
     /// When [`Log::on_time`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Time> {
-        if self.state != State::Open || self.cut.is_some() {
+        if !matches!(self.state, State::Open | State::Stopping) {
             return None;
         }
-        let open = self
-            .open
-            .as_ref()
-            .filter(|open| self.writer.may_write(open.padded()));
+        let retry = self.segments.space.retry_at();
+        if self.state != State::Open || self.cut.is_some() {
+            return retry;
+        }
+        let open = self.open.as_ref().filter(|open| self.may_seal(open));
         let open = open.map(|open| open.since.plus_us(self.config.batch_timeout_us));
         let idle = self.quiet_since.plus_us(IDLE_US);
         let idle = self.hints_lag().then_some(idle);
-        open.into_iter().chain(idle).min()
+        open.into_iter().chain(idle).chain(retry).min()
     }
 
     /// Time has passed: seals what is due and saves what may be saved lazily.
     pub fn on_time(&mut self, now: Time, buffers: &mut dyn Buffers) {
+        self.segments.space.on_time(now);
         if self.state != State::Open || self.cut.is_some() {
             return;
         }
@@ -362,7 +395,7 @@ impl Log {
         }
     }
 
-    fn known_committed(&self) -> BlockNo {
+    pub(super) fn known_committed(&self) -> BlockNo {
         self.committed.min(self.writer.durable_end)
     }
 
@@ -475,10 +508,16 @@ impl Log {
     }
 
     /// Finds the first batch below `end` that holds a record as late as `timestamp`;
-    /// `Output::Found` follows. It reads every header from the log start on.
+    /// `Output::Found` follows. It reads the headers of the first segment that may hold one, and of
+    /// those of which nobody knows yet how late their records are.
     pub fn find(&mut self, request: u64, timestamp: u64, end: BlockNo) {
         let end = end.min(self.writer.durable_end);
-        if end <= self.index.start.block || !matches!(self.state, State::Open | State::Stopping) {
+        let may = self
+            .segments
+            .iter()
+            .any(|one| self.index.may_be_as_late(one.base(), timestamp));
+        let serves = matches!(self.state, State::Open | State::Stopping);
+        if end <= self.index.start.block || !may || !serves {
             let result = Ok(None);
             self.outputs.push_back(Output::Found { request, result });
             return;

@@ -246,6 +246,12 @@ pub enum Output {
         /// Offset behind the last durable record.
         offset: Offset,
     },
+    /// The disk has no space for the next segment file, or has space again. What needs the file
+    /// waits for it; nothing is lost.
+    Space {
+        /// Whether there is none.
+        full: bool,
+    },
     /// Every save up to this one is durable, in both copies.
     Saved(SaveId),
     /// A cut is done.

@@ -58,6 +58,21 @@ impl Recent {
         self.pop_front()
     }
 
+    /// The oldest buffers whose blocks are durable, until they make up so many bytes.
+    pub(super) fn relieve(&mut self, durable_end: BlockNo, bytes: usize) -> Vec<BufferId> {
+        let mut given = Vec::new();
+        let least = self.capacity.saturating_sub(bytes);
+        while self.capacity > least
+            && self
+                .units
+                .front()
+                .is_some_and(|unit| unit.end() <= durable_end)
+        {
+            given.extend(self.pop_front());
+        }
+        given
+    }
+
     fn pop_front(&mut self) -> Option<BufferId> {
         let unit = self.units.pop_front()?;
         self.capacity -= unit.capacity;

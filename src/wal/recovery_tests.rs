@@ -64,6 +64,8 @@ fn the_table_is_the_function() {
 }
 
 ///
+///
+/// D-S4
 #[test]
 fn a_torn_tail_is_cut_reported_once_and_appended_after() {
     for blocks_torn in 1..4 {

@@ -181,6 +181,8 @@ pub(super) struct Rig {
     pub(super) outputs: Vec<Output>,
     /// Writes that were ever asked for: file, position, length.
     pub(super) writes: Vec<(FileId, u64, usize)>,
+    /// Bytes that were ever asked to be read.
+    pub(super) read_bytes: usize,
     open: BTreeMap<FileId, u64>,
 }
 
@@ -210,17 +212,23 @@ pub(super) fn batch_of(value: &[u8], timestamp: u64) -> Vec<u8> {
 impl Rig {
     /// A log at work on what is on the disk, its recovery not yet begun.
     pub(super) fn start(config: Config, disk: Disk) -> Rig {
-        let log = Log::new(config.clone(), &disk.entries(), Time(1_000));
+        Rig::start_at(config, disk, Time(1_000))
+    }
+
+    /// The same, when the clock shows `now`.
+    pub(super) fn start_at(config: Config, disk: Disk, now: Time) -> Rig {
+        let log = Log::new(config.clone(), &disk.entries(), now);
         let checkpoint = disk.names[&FileName::Checkpoint];
         Rig {
             config,
             disk,
             pool: Pool::default(),
             log,
-            now: Time(1_000),
+            now,
             pending: Vec::new(),
             outputs: Vec::new(),
             writes: Vec::new(),
+            read_bytes: 0,
             open: BTreeMap::from([(CHECKPOINT_FILE, checkpoint)]),
         }
     }
@@ -274,7 +282,7 @@ impl Rig {
                 idle = false;
                 self.note(op);
             }
-            if idle {
+            if idle && !self.log.has_output() {
                 return;
             }
         }
@@ -295,6 +303,7 @@ impl Rig {
                 bytes = self.pool.bytes(buffer)[start..start + len].to_vec();
                 self.writes.push((file, position, len));
             }
+            DiskOp::Read { len, .. } => self.read_bytes += len,
             DiskOp::Open { file, name, .. } => {
                 self.open.insert(file, self.disk.names[&name]);
             }

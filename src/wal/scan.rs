@@ -369,6 +369,9 @@ impl Scan {
                 end: one.entry.len,
                 len: one.entry.len,
                 named: true,
+                first_tick: one.first.map_or(Tick(0), |first| first.last_tick),
+                begun: None,
+                rolled: false,
             })
             .collect();
         if let Some(last) = segments.back_mut() {

@@ -8,9 +8,10 @@
 
 use super::ids::{Ids, Purpose};
 use super::op::DiskOp;
+use super::space::Space;
 use crate::buffers::Buffers;
-use crate::limits::SEGMENT_HEADER;
-use crate::types::{BlockNo, BufferId, FileId};
+use crate::limits::{CONTROL_ROOM, DISK_ALIGNMENT, SEGMENT_HEADER};
+use crate::types::{BlockNo, BufferId, FileId, Tick, Time};
 use crate::wire::segment::{self, SegmentHeader};
 use std::collections::VecDeque;
 
@@ -26,6 +27,12 @@ pub(super) struct Segment {
     pub(super) len: u64,
     /// Whether its header and its name are durable.
     pub(super) named: bool,
+    /// Last tick of its first block.
+    pub(super) first_tick: Tick,
+    /// When this node began it, if that was in this run.
+    pub(super) begun: Option<Time>,
+    /// Whether it began in this run.
+    pub(super) rolled: bool,
 }
 
 impl Segment {
@@ -50,6 +57,8 @@ enum Next {
 pub(super) struct Segments {
     list: VecDeque<Segment>,
     next: Next,
+    /// Whether the disk has space for the next file.
+    pub(super) space: Space,
     header_buffer: Option<BufferId>,
     /// Bytes of a new file.
     segment_bytes: u64,
@@ -60,6 +69,7 @@ impl Segments {
         Segments {
             list,
             next: Next::Missing,
+            space: Space::default(),
             header_buffer: None,
             segment_bytes,
         }
@@ -93,14 +103,51 @@ impl Segments {
         self.list.is_empty()
     }
 
-    /// The next block opens a new segment.
-    pub(super) fn roll(&mut self, header: SegmentHeader) {
+    /// Whether a block of records of so many bytes may be given a place. Until the next file is
+    /// there, the end of the newest one is kept for blocks of the node's own: an epoch can be
+    /// opened on a full disk.
+    pub(super) fn takes_records(&self, padded: usize) -> bool {
+        let waiting = self.list.iter().any(|one| one.file.is_none());
+        let is_next_there = matches!(self.next, Next::Ready(_)) && !waiting;
+        let an_eighth = self.segment_bytes / 8 / DISK_ALIGNMENT as u64 * DISK_ALIGNMENT as u64;
+        is_next_there || self.fits(padded + an_eighth.min(CONTROL_ROOM) as usize)
+    }
+
+    /// Each sealed segment with the one behind it, oldest first.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&Segment, &Segment)> {
+        self.list.iter().zip(self.list.iter().skip(1))
+    }
+
+    /// Bytes of all files.
+    pub(super) fn bytes(&self) -> u64 {
+        self.list.iter().map(|one| one.len).sum()
+    }
+
+    /// The same, but of the newest file only what is used.
+    pub(super) fn used_bytes(&self) -> u64 {
+        let unused = self.list.back().map_or(0, |last| last.len - last.end);
+        self.bytes() - unused
+    }
+
+    /// Segments that began since the last call began now.
+    pub(super) fn note_begun(&mut self, now: Time) {
+        let fresh = |one: &&mut Segment| one.begun.is_none() && one.rolled;
+        for one in self.list.iter_mut().rev().take_while(fresh) {
+            one.begun = Some(now);
+        }
+    }
+
+    /// The next block, of this tick, opens a new segment.
+    pub(super) fn roll(&mut self, header: SegmentHeader, first_tick: Tick) {
         self.list.push_back(Segment {
             header,
             file: None,
             end: SEGMENT_HEADER as u64,
             len: self.segment_bytes,
             named: false,
+            first_tick,
+            begun: None,
+            rolled: true,
         });
     }
 
@@ -120,6 +167,9 @@ impl Segments {
         ids: &mut Ids,
         buffers: &mut dyn Buffers,
     ) -> Option<(DiskOp, Purpose)> {
+        if self.space.is_waiting() {
+            return None;
+        }
         match self.next {
             Next::Missing => {
                 let file = ids.file();
@@ -161,6 +211,17 @@ impl Segments {
             panic!("a file was provided that nobody asked for");
         };
         self.next = Next::Ready(file);
+        self.space.found();
+    }
+
+    /// There is no space for the next file, or for its name: it is asked for again later.
+    pub(super) fn on_full(&mut self, now: Time) {
+        self.next = match self.next {
+            Next::Providing(_) => Next::Missing,
+            Next::Naming(file) => Next::HeaderDurable(file),
+            _ => panic!("the disk was full for something that nobody asked for"),
+        };
+        self.space.missed(now);
     }
 
     /// The header is durable. Returns its buffer.
@@ -182,6 +243,7 @@ impl Segments {
         let named = all.find(|one| one.file == Some(file));
         named.expect("cuts wait for rolls").named = true;
         self.next = Next::Missing;
+        self.space.found();
     }
 
     /// Whether no roll is under way.
@@ -203,6 +265,14 @@ impl Segments {
     /// The segment that a log trimmed below `to` would begin with.
     pub(super) fn trim_point(&self, to: BlockNo) -> Option<&Segment> {
         self.of(to).filter(|one| one.named)
+    }
+
+    /// Drops all segments and returns their files, the oldest first. No roll is under way.
+    pub(super) fn clear(&mut self) -> Vec<FileId> {
+        let files = self.list.drain(..).map(|one| one.file);
+        files
+            .map(|file| file.expect("no roll is under way"))
+            .collect()
     }
 
     /// Drops the segments below `start` and returns their files, the oldest first.

@@ -12,6 +12,7 @@ use super::log::Log;
 use super::op::DiskOp;
 use super::output::{Output, Recovered, RecoveredMemory, SaveId, State};
 use super::recovery::{Flow, Outcome, Ready};
+use super::retention::Age;
 use super::saver::Saver;
 use super::segments::Segments;
 use super::writer::Writer;
@@ -163,6 +164,7 @@ impl Log {
         }
         self.segments = Segments::new(ready.segments, self.config.segment_bytes);
         self.writer = Writer::new(self.config.write_depth, from, tail.end_offset);
+        self.age = Age::new(self.quiet_since, tail.tick);
         self.index = ready.index;
         if !faults::active(Fault::ForgetProducersOnRestart) {
             self.producers = ready.producers;

@@ -81,6 +81,18 @@ impl Writer {
         self.jobs.is_empty()
     }
 
+    /// Writes that the disk has and has not answered.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Forgets what the disk was not asked to write, and what waits behind it: for a log that
+    /// closes.
+    pub(super) fn drop_waiting(&mut self) {
+        self.jobs.clear();
+        self.issued = 0;
+    }
+
     pub(super) fn push(&mut self, job: Job) {
         assert!(
             job.len as u64 <= WRITE_WINDOW,

@@ -148,6 +148,8 @@ fn damaged_blocks_are_refused() {
 }
 
 /// H-26: a header that is sound and contradicts sound batches in any one number is refused.
+///
+/// D-H4
 #[test]
 fn headers_that_contradict_the_batches_are_refused() {
     type Change = fn(&mut BlockHeader);

@@ -509,8 +509,17 @@ frames! {
         max_batch_bytes: u32,
         /// The cluster's nodes.
         nodes: Vec<NodeAddress>,
-        /// Leader of each shard as this node knows it; 0 where it knows none.
+        /// Leader of each shard's log, as placed: in a set of the log of the set, in a mesh of that
+        /// of this node's own origin.
         leaders: Vec<NodeId>,
+        /// Epoch that this leader has open as this node knows; 0: it takes no appends yet.
+        epochs: Vec<Epoch>,
+        /// Origin of the logs to which this node's clients append.
+        origin: OriginId,
+        /// Origins of all logs that this node holds: in each shard one log of each.
+        origins: Vec<OriginId>,
+        /// Number of the read level that applies where a user names none.
+        default_read_level: u8,
     }
     /// Append the batch in the payload to the log in the frame's header.
     Append 0x12 {

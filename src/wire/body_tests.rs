@@ -162,6 +162,10 @@ fn client_bodies() -> Vec<Body> {
                 address(NodeId(NODE.0 + 1), "", 0),
             ],
             leaders: vec![NODE, NodeId(0), NodeId(NODE.0 + 1)],
+            epochs: vec![E1, Epoch(0), E2],
+            origin: OriginId(0x4142_4344),
+            origins: vec![OriginId(0x4142_4344), OriginId(0x4142_4345)],
+            default_read_level: 2,
         }
         .into(),
         Append {
@@ -310,7 +314,7 @@ fn lengths_and_texts_that_lie_are_refused() {
     assert_eq!(decode(0x11, &claims), None);
     let text = |text: &[u8]| {
         let address = [&[1, 0, 7, 0, 0, 0, text.len() as u8, 0], text, &[0; 2]].concat();
-        decode(0x11, &[&fixed[..], &address, &[0; 2]].concat())
+        decode(0x11, &[&fixed[..], &address, &[0; 11]].concat())
     };
     assert!(text("n\u{e9}".as_bytes()).is_some());
     assert_eq!(text(&[b'n', 0xc3]), None);
@@ -334,6 +338,10 @@ fn the_largest_metadata_fits() {
             MAX_NODES
         ],
         leaders: vec![NODE; MAX_SHARDS],
+        epochs: vec![Epoch(1); MAX_SHARDS],
+        origin: OriginId(1),
+        origins: vec![OriginId(1); MAX_NODES],
+        default_read_level: 2,
     };
     let bytes = Body::from(body.clone()).encode(1, LogId::default(), 0);
     assert!(bytes.len() - FRAME_HEADER <= FRAME_BODY);
@@ -401,7 +409,11 @@ proptest! {
             default_level: numbers.3,
             max_batch_bytes: numbers.4,
             nodes,
+            epochs: leaders.iter().map(|number| Epoch(number >> 1)).collect(),
+            origins: leaders.iter().copied().map(OriginId).collect(),
             leaders: leaders.into_iter().map(NodeId).collect(),
+            origin: OriginId(numbers.4),
+            default_read_level: numbers.3,
         });
         prop_assert_eq!(round_trip(&body), Some(body));
     }

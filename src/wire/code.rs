@@ -158,6 +158,9 @@ codes! {
     Truncated 35 Final
         "the reader's last batch is no longer in the log: it was never committed",
         "drop what was read from the offset beside the code on and read from there";
+    RetentionFull 40 Later
+        "the log holds as many bytes as log.retention = hard allows",
+        "raise log.retention_bytes, or set log.retention = fifo";
 }
 
 impl Code {

@@ -10,6 +10,7 @@ pub mod body;
 pub mod checkpoint;
 pub mod code;
 pub mod frame;
+pub mod message;
 pub mod producers;
 pub mod record;
 pub mod segment;

@@ -138,6 +138,7 @@ impl Rig {
                 self.check_load_end(result);
             }
             Output::Found { .. } => panic!("nobody searches here"),
+            Output::Space { .. } => panic!("every file finds its space here"),
             Output::Failed(what) => self.failed = Some(what),
             Output::Release(buffer) => self.buffers.release(buffer),
             Output::Stopped => self.stopped = true,

@@ -41,6 +41,11 @@ pub struct Run {
 impl Load {
     /// Starts a run of `rate` records a second; its files are named `name`.
     pub fn start(cluster: &Cluster, name: &str, rate: u64) -> Load {
+        Load::start_with(cluster, name, rate, &[])
+    }
+
+    /// The same with further flags.
+    pub fn start_with(cluster: &Cluster, name: &str, rate: u64, more: &[&str]) -> Load {
         let stem = cluster.file(name);
         let log = File::create(stem.with_extension("log")).expect("the load's log opens");
         let connections = CONNECTIONS * cluster.ids().count() as u64;
@@ -60,7 +65,7 @@ impl Load {
         ] {
             command.arg(flag).arg(stem.with_extension(extension));
         }
-        command.stdin(Stdio::null()).stderr(log);
+        command.args(more).stdin(Stdio::null()).stderr(log);
         command.stdout(Stdio::null());
         die_with_us(&mut command);
         let child = command.spawn().expect("the load generator starts");

@@ -63,6 +63,11 @@ impl Chaos {
     pub fn new(rng: Rng) -> Chaos {
         Chaos { rng, active: false }
     }
+
+    /// What comes next follows from this alone.
+    pub fn reseed(&mut self, seed: u64) {
+        self.rng = Rng::new(seed);
+    }
 }
 
 impl World {
@@ -144,6 +149,14 @@ impl World {
                 return self.pause_link(node, peer, true);
             }
             Fault::PauseLink => {}
+            Fault::FullDisk => {
+                // The disks of a set fill at one pace.
+                let all = self.chaos.rng.flip();
+                for node in (0..self.nodes.len()).filter(|other| all || *other == node) {
+                    self.nodes[node].disk.options_mut().full = true;
+                    self.disk_sound_later(node, 1_500_000);
+                }
+            }
             Fault::SlowDisk => {
                 let options = self.nodes[node].disk.options_mut();
                 options.slow = Chance::percent(30);
@@ -187,7 +200,8 @@ impl World {
                 disk.options_mut().no_space = Chance::percent(100);
                 self.disk_sound_later(node, 20_000);
             }
-            _ if self.nodes.len() >= 3 => self.lose_disk(node),
+            // In a set a majority of the others must remember; in a mesh any one of them helps.
+            _ if self.nodes.len() >= if self.options.mesh { 2 } else { 3 } => self.lose_disk(node),
             _ => {}
         }
     }

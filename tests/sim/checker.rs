@@ -420,6 +420,24 @@ impl Checker {
         })
     }
 
+    /// A node answers a search for the first batch as late as `timestamp` with `offset`. `bounds`:
+    /// the offset where its log began when it answered, and the one behind what it counted as
+    /// committed when it was asked.
+    pub fn found(&self, timestamp: u64, offset: u64, bounds: (u64, u64)) -> Checked {
+        let late = |batch: &BatchFacts| batch.max_timestamp >= timestamp;
+        let there = self.by_offset.get(&offset).is_some_and(late);
+        // What was committed after it was asked it need not have seen.
+        let end = offset.min(bounds.1);
+        let mut before = self.by_offset.range(bounds.0.min(end)..end);
+        let passed = before.find(|(_, batch)| late(batch));
+        ensure(passed.is_none(), Name::ReadWrong, || {
+            format!("a search for time {timestamp} found offset {offset} and passed {passed:?}")
+        })?;
+        ensure(there || offset >= bounds.1, Name::ReadWrong, || {
+            format!("a search for time {timestamp} found offset {offset}, where none is as late")
+        })
+    }
+
     /// A node answers a read. `node_committed` is the offset behind what that node counts as
     /// committed; what lies below was told through `committed_seen` before.
     pub fn read_answered(&self, answer: &ReadAnswer, node_committed: u64) -> Checked {

@@ -33,6 +33,7 @@ fn batch(sequence: u32, base_offset: u64) -> BatchFacts {
         producer: None,
         record_count: 2,
         digest: 1000 + u64::from(sequence),
+        max_timestamp: 1000 + base_offset,
     }
 }
 
@@ -396,4 +397,39 @@ fn wrong_reads_are_found() {
     for change in wrong {
         expect(Name::ReadWrong, check(change));
     }
+}
+
+/// A search by time: the first batch as late, or the end of what was committed when it began.
+#[test]
+fn a_search_that_passes_a_batch_is_seen() {
+    let mut checker = Checker::new(1);
+    let batches: Vec<BatchFacts> = (0..3)
+        .map(|number| batch(number, 10 * u64::from(number)))
+        .collect();
+    for (number, one) in batches.iter().enumerate() {
+        let block = Rc::new(BlockFacts {
+            sound: true,
+            block: number as u64,
+            epoch: 1,
+            header_crc: number as u32 + 1,
+            prev_header_crc: number as u32,
+            base_offset: one.base_offset,
+            end_offset: one.end_offset(),
+            padded_len: 4096,
+            digest: 0,
+            batches: vec![one.clone()],
+        });
+        assert!(checker.committed_seen(0, &block, 1).is_ok());
+    }
+    let end = checker.committed_offset();
+    let found = |timestamp, offset| checker.found(timestamp, offset, (0, end));
+    assert!(found(1005, 10).is_ok());
+    assert!(found(1005, 20).is_err(), "an earlier one is as late");
+    assert!(found(1005, 0).is_err(), "it is not as late");
+    assert!(found(5000, end).is_ok());
+    assert!(found(1005, end).is_err(), "there is one");
+    assert!(
+        checker.found(1005, 20, (15, end)).is_ok(),
+        "what was trimmed does not count"
+    );
 }

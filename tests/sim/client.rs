@@ -31,6 +31,11 @@ pub enum ClientRequest {
         /// Answer `Unknown` after so long.
         timeout_ms: u32,
     },
+    /// Find the first batch with a record as late.
+    Find {
+        /// As this.
+        timestamp: u64,
+    },
     /// Read.
     Read {
         /// First record wanted.
@@ -57,6 +62,13 @@ pub enum Waiting {
         level: Level,
         /// Whether its bytes were changed on the way.
         flipped: bool,
+    },
+    /// The answer to a search by time.
+    Find {
+        /// How late.
+        timestamp: u64,
+        /// Offset behind what the node counted as committed when it was asked.
+        committed: u64,
     },
     /// The answer to a read.
     Read {
@@ -153,7 +165,9 @@ impl Client {
                 break;
             }
             let value = value_of(id, index as u32, len);
-            builder.push(&Record::new(now_us, &value));
+            // Clients' clocks differ.
+            let time = now_us.saturating_sub(self.rng.below(200_000));
+            builder.push(&Record::new(time, &value));
         }
         let bytes = builder.finish();
         assert!(bytes.len() > BATCH_HEADER, "a batch holds a record");

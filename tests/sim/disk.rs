@@ -386,6 +386,9 @@ impl Disk {
                 fault = Some(kind);
             }
         }
+        if matches!(op, DiskOp::Provide { .. }) && self.options.full {
+            fault = Some(DiskFault::NoSpace);
+        }
         if matches!(op, DiskOp::Write { file, .. } if *file != CHECKPOINT_FILE) {
             let due = self.injected.iter().position(|(writes, _)| *writes == 0);
             fault = due.map(|index| self.injected.remove(index).1).or(fault);

@@ -24,6 +24,8 @@ pub struct DiskOptions {
     pub read_error: Chance,
     /// How often `Provide` or a write finds no space.
     pub no_space: Chance,
+    /// Whether there is no space for another segment file.
+    pub full: bool,
 }
 
 impl DiskOptions {
@@ -38,6 +40,7 @@ impl DiskOptions {
             write_error: Chance::NEVER,
             read_error: Chance::NEVER,
             no_space: Chance::NEVER,
+            full: false,
         }
     }
 }

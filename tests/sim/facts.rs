@@ -33,6 +33,8 @@ pub struct BatchFacts {
     pub record_count: u32,
     /// Over the client's half of the header and the body.
     pub digest: u64,
+    /// Time of its latest record.
+    pub max_timestamp: u64,
 }
 
 impl BatchFacts {
@@ -121,6 +123,7 @@ pub fn batch_facts(bytes: &[u8]) -> Option<BatchFacts> {
         producer: (half.producer_id > 0).then_some(producer),
         record_count: prefix.record_count,
         digest: client_digest(bytes),
+        max_timestamp: batch::client_half(bytes).max_timestamp,
     })
 }
 

@@ -8,10 +8,10 @@
 use super::content::Pages;
 use super::disk::Disk;
 use super::facts::{BlockFacts, block_facts, digest};
-use millrace::limits::DISK_ALIGNMENT;
+use millrace::limits::{CHECKPOINT_COPY, DISK_ALIGNMENT};
 use millrace::types::BlockNo;
 use millrace::wal::op::FileName;
-use millrace::wire::segment;
+use millrace::wire::{checkpoint, segment};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -23,6 +23,8 @@ pub struct Image {
     places: BTreeMap<(u64, u64), u64>,
     /// End of the chain from the lowest block on.
     end: u64,
+    /// Where the log begins, as the checkpoint says: what is left below counts no more.
+    floor: u64,
 }
 
 #[derive(Debug)]
@@ -47,6 +49,7 @@ impl Image {
     /// Reads a disk.
     pub fn scan(disk: &Disk) -> Image {
         let mut image = Image::default();
+        image.read_start(disk);
         let bases: Vec<BlockNo> = disk.segments().map(|(base, _)| base).collect();
         for base in bases {
             if let Some(pages) = disk.durable_content(FileName::Segment(base)) {
@@ -56,9 +59,24 @@ impl Image {
         image
     }
 
+    /// The checkpoint was written: reads where the log begins now.
+    pub fn read_start(&mut self, disk: &Disk) {
+        let pages = disk.durable_content(FileName::Checkpoint);
+        let bytes = pages.expect("always there").read(0, 2 * CHECKPOINT_COPY);
+        let (one, two) = bytes.split_at(CHECKPOINT_COPY);
+        let sound = [checkpoint::read(one), checkpoint::read(two)];
+        let newest = sound.into_iter().flatten().max_by_key(|copy| copy.sequence);
+        self.floor = newest.map_or(0, |copy| copy.log_start.block.0);
+        if self.end < self.floor {
+            self.end = self.floor;
+            self.advance();
+        }
+    }
+
     /// First block held.
     pub fn start(&self) -> u64 {
-        self.blocks.keys().next().copied().unwrap_or(0)
+        let first = self.blocks.range(self.floor..).next();
+        first.map_or(self.floor, |(block, _)| *block)
     }
 
     /// End of the chain of sound blocks.
@@ -69,13 +87,13 @@ impl Image {
     /// The block with this number, if the chain holds it.
     pub fn chained(&self, block: u64) -> Option<&Rc<BlockFacts>> {
         let placed = self.blocks.get(&block)?;
-        (block < self.end).then_some(&placed.facts)
+        (block >= self.floor && block < self.end).then_some(&placed.facts)
     }
 
-    /// Whether the chain holds this very block, and so all before it.
+    /// Whether the chain holds this very block, and so all before it. What was trimmed was held.
     pub fn holds(&self, facts: &BlockFacts) -> bool {
         let mine = self.chained(facts.block);
-        mine.is_some_and(|mine| mine.header_crc == facts.header_crc)
+        facts.block < self.floor || mine.is_some_and(|mine| mine.header_crc == facts.header_crc)
     }
 
     /// A write of `len` bytes at `position` of the file whose first block is `base` is durable:
@@ -127,7 +145,9 @@ impl Image {
         };
         if self.blocks.get(&block).map(|placed| placed.place) == Some((base, position)) {
             self.blocks.remove(&block);
-            self.end = self.end.min(block);
+            if block >= self.floor {
+                self.end = self.end.min(block);
+            }
         }
     }
 
@@ -143,7 +163,8 @@ impl Image {
 
     fn advance(&mut self) {
         while let Some(next) = self.blocks.get(&self.end).filter(|next| next.facts.sound) {
-            let before = self.end.checked_sub(1).and_then(|at| self.blocks.get(&at));
+            let before = self.end.checked_sub(1).filter(|at| *at >= self.floor);
+            let before = before.and_then(|at| self.blocks.get(&at));
             let follows = match before {
                 Some(before) => {
                     before.facts.header_crc == next.facts.prev_header_crc
@@ -160,14 +181,20 @@ impl Image {
 
     /// The blocks below `end`, in order.
     pub fn below(&self, end: u64) -> Vec<Rc<BlockFacts>> {
-        let held = self.blocks.range(..end.min(self.end));
+        let start = self.start();
+        let held = self.blocks.range(start..end.min(self.end).max(start));
         held.map(|(_, placed)| Rc::clone(&placed.facts)).collect()
     }
 
     /// Name and digest of each segment file up to the end of its last block below `end`.
     pub fn files_below(&self, end: u64, disk: &Disk) -> Vec<(String, u64)> {
         let mut ends: BTreeMap<u64, u64> = BTreeMap::new();
-        for placed in self.blocks.range(..end).map(|(_, placed)| placed) {
+        let start = self.start();
+        for placed in self
+            .blocks
+            .range(start..end.max(start))
+            .map(|(_, placed)| placed)
+        {
             let (base, position) = placed.place;
             let after = position + placed.facts.padded_len as u64;
             let end = ends.entry(base).or_default();

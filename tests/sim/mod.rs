@@ -17,6 +17,7 @@ pub mod facts;
 pub mod framing;
 pub mod image;
 pub mod log_checks;
+pub mod mesh;
 pub mod network;
 pub mod network_parts;
 pub mod node;

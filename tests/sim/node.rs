@@ -200,6 +200,7 @@ impl Node {
         let (me, leader) = (node_id(self.index), node_id(options.leader));
         let mut config = ShardConfig::with_defaults(me, leader, LOG, members);
         config.link = options.link;
+        config.mesh = options.mesh;
         config.new_member = self.new_member;
         config.wal.segment_bytes = options.disk.segment_bytes;
         config.wal.max_block_bytes = options.max_block_bytes;
@@ -208,6 +209,7 @@ impl Node {
         config.wal.write_depth = options.write_depth;
         config.wal.batch_timeout_us = options.batch_timeout_us;
         config.wal.boot_id = [self.boot; 16];
+        config.wal.retention = options.retention;
         config
     }
 

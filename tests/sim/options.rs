@@ -9,7 +9,7 @@ use super::disk_options::DiskOptions;
 use super::network_parts::NetOptions;
 use super::rng::{Chance, Rng};
 use millrace::limits;
-use millrace::shard::LinkConfig;
+use millrace::shard::{LinkConfig, Retention};
 use millrace::types::padded;
 
 /// Kinds of faults that the run may bring about by itself.
@@ -47,11 +47,13 @@ pub enum Fault {
     BlankDisk,
     /// An operator pauses a link for a while.
     PauseLink,
+    /// A disk has no space for another file for a while.
+    FullDisk,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 16] = [
+    pub const ALL: [Fault; 17] = [
         Fault::Cut,
         Fault::OneWayCut,
         Fault::Reset,
@@ -68,6 +70,7 @@ impl Fault {
         Fault::SlowDisk,
         Fault::BlankDisk,
         Fault::PauseLink,
+        Fault::FullDisk,
     ];
 }
 
@@ -78,6 +81,8 @@ pub struct Options {
     pub members: usize,
     /// Which of them is placed as leader.
     pub leader: usize,
+    /// Whether the log is one of a mesh, and the leader its origin.
+    pub mesh: bool,
     /// Virtual length of the fault phase, microseconds.
     pub fault_phase_us: u64,
     /// Mean time between two faults, microseconds.
@@ -100,6 +105,10 @@ pub struct Options {
     pub write_depth: usize,
     /// The oldest append waits at most so long for its block to close, microseconds.
     pub batch_timeout_us: u64,
+    /// Bytes of buffers that a node lends at a time, if not what a core of the engine does.
+    pub pool: Option<usize>,
+    /// What the logs keep.
+    pub retention: Retention,
     /// Clients that append and read.
     pub clients: usize,
     /// How many of them number their batches and send each until it is in the log.
@@ -122,6 +131,7 @@ impl Options {
         Options {
             members,
             leader: 0,
+            mesh: false,
             fault_phase_us: 2_000_000,
             fault_every_us: 500_000,
             faults: Vec::new(),
@@ -149,6 +159,8 @@ impl Options {
             max_block_records: 1000,
             write_depth: 4,
             batch_timeout_us: 5_000,
+            pool: None,
+            retention: Retention::default(),
             clients: 3,
             producers: 2,
             client_window: 4,
@@ -182,6 +194,10 @@ impl Options {
         self.max_batch_bytes = largest - 128;
         self.disk.segment_bytes =
             (*rng.pick(&[48 << 10, 128 << 10, 512 << 10])).max(4096 + 2 * largest as u64);
+        // Some logs keep a few files, or for a moment: followers that lag must begin anew.
+        let segments = *rng.pick(&[0, 0, 1, 2, 4]);
+        self.retention.trim_bytes = (segments > 0).then_some(segments * self.disk.segment_bytes);
+        self.retention.age_us = (rng.below(4) == 0).then_some(*rng.pick(&[50_000, 500_000]));
         self.max_block_records = *rng.pick(&[6, 10, 1000]);
         let blocks = *rng.pick(&[1, 2, 4, 32]);
         self.link.initial_credit_bytes = (largest * blocks) as u64;
@@ -214,13 +230,15 @@ impl Options {
 
     /// Bytes of buffers that a node lends at a time: as a core of the engine does.
     pub fn pool_bytes(&self) -> usize {
-        limits::core_buffer_bytes(&limits::BufferNeeds {
+        let needs = limits::BufferNeeds {
             logs: 1,
             nodes: self.members,
             block_bytes: padded(self.max_batch_bytes + 128),
             write_depth: self.write_depth,
             credit_bytes: self.link.initial_credit_bytes as usize,
-        })
+        };
+        self.pool
+            .unwrap_or_else(|| limits::core_buffer_bytes(&needs))
     }
 
     /// Bytes of buffers that one node's settings add up to, at most.

@@ -20,6 +20,14 @@ pub struct Report {
     pub retries: u64,
     /// Readers that were told that what they had read is gone.
     pub truncated_reads: u64,
+    /// Searches by time answered with an offset.
+    pub finds: u64,
+    /// Reads below a log start, answered with where it is.
+    pub below_start: u64,
+    /// Files that logs gave back.
+    pub freed: u64,
+    /// Times that a log was begun anew.
+    pub resets: u64,
     /// Things noted in the traces.
     pub events: u64,
     /// Virtual time, microseconds.
@@ -33,7 +41,7 @@ pub struct Report {
 }
 
 /// Every kind of fault that a full run must have reached.
-pub const KINDS: [&str; 19] = [
+pub const KINDS: [&str; 21] = [
     "delay",
     "cut",
     "one_way_cut",
@@ -53,6 +61,8 @@ pub const KINDS: [&str; 19] = [
     "no_space",
     "blank_disk",
     "paused_link",
+    "full_disk",
+    "append_without_space",
 ];
 
 impl Report {
@@ -73,6 +83,10 @@ impl Report {
         self.reads += other.reads;
         self.retries += other.retries;
         self.truncated_reads += other.truncated_reads;
+        self.finds += other.finds;
+        self.below_start += other.below_start;
+        self.freed += other.freed;
+        self.resets += other.resets;
         self.events += other.events;
         self.virtual_us += other.virtual_us;
         self.outcome.leader_acked_cut += other.outcome.leader_acked_cut;
@@ -106,6 +120,11 @@ impl fmt::Display for Report {
             f,
             "leader-acked cut after lost memory: {}, local-acked gone: {}, blocks cut: {}",
             self.outcome.leader_acked_cut, self.outcome.local_acked_gone, self.blocks_cut
+        )?;
+        writeln!(
+            f,
+            "files given back: {}, logs begun anew: {}, reads below a log start: {}, searches: {}",
+            self.freed, self.resets, self.below_start, self.finds
         )?;
         write!(
             f,

@@ -128,6 +128,7 @@ impl World {
             status.high_watermark == leader.log_end
                 && status.durable_end == leader.log_end
                 && status.log_end == leader.log_end
+                && !status.is_full
         });
         let open = leader.role == Role::Leader && leader.links.len() + 1 == statuses.len();
         Ok(open && links && everywhere)
@@ -195,6 +196,7 @@ impl World {
         for node in 0..self.nodes.len() {
             let counters = self.observe(node)?.counters;
             self.report.blocks_cut += counters.blocks_cut;
+            self.report.resets += counters.resets;
             self.deliver(node, Event::Stop)?;
         }
         self.wait_for("the nodes to stop", |world| {

@@ -60,6 +60,8 @@ impl World {
         self.report.count("head_flip", counts.head_flips);
         self.report.count("payload_flip", counts.payload_flips);
         self.report.virtual_us = self.now_us;
+        let freed = self.nodes.iter().map(|node| node.disk.counts().free);
+        self.report.freed = freed.sum();
         let trace = self.trace.borrow();
         self.report.events = trace.events();
         self.report.trace_hash = trace.hash();

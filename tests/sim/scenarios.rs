@@ -334,3 +334,52 @@ pub fn idle_follower_restarts(seed: u64, trace: Traced) -> Result<Report, Verdic
     world.come_to_rest()?;
     Ok(world.finish())
 }
+
+/// The pool is smaller than the recent blocks that a log would keep: nobody stands still for it.
+pub fn small_pool(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut options = busy();
+    options.pool = Some(3 << 20);
+    let mut world = world(seed, options, trace)?;
+    world.wait_for_leader()?;
+    world.run_for(1_000_000)?;
+    let before = world.checker.acked_count(Level::Quorum);
+    world.run_for(3_000_000)?;
+    let acked = world.checker.acked_count(Level::Quorum) - before;
+    ensure(acked > 500, Name::Stuck, || {
+        format!("{acked} quorum appends with a small pool")
+    })?;
+    let taken = world.log_bytes();
+    ensure(taken > RECENT_BYTES, Name::Stuck, || {
+        format!("only {taken} bytes were appended")
+    })?;
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
+
+/// A follower is away while the log moves on by several times what it keeps, then comes back; and
+/// so does one with a blank disk.
+pub fn behind_log_start(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut options = small_blocks();
+    options.retention.trim_bytes = Some(2 * options.disk.segment_bytes);
+    let mut world = world(seed, options, trace)?;
+    world.wait_for_leader()?;
+    world.run_for(300_000)?;
+    world.crash_node(SECOND, true);
+    if seed % 2 == 1 {
+        world.blank_disk(SECOND);
+    }
+    let start = world.observe(LEADER)?.log_start.0;
+    let end = world.nodes[SECOND].image.end();
+    world.wait_for("the log to move on", |world| {
+        let log_start = world.observe(LEADER)?.log_start.0;
+        Ok(log_start > end + 10 && log_start > start + 10)
+    })?;
+    world.start_node(SECOND)?;
+    world.run_for(1_000_000)?;
+    let resets = world.observe(SECOND)?.counters.resets;
+    ensure(resets >= 1, Name::Stuck, || {
+        format!("the follower that was away began anew {resets} times")
+    })?;
+    world.come_to_rest()?;
+    Ok(world.finish())
+}

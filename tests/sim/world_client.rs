@@ -55,6 +55,7 @@ impl World {
                     self.append(client, level, false);
                 }
                 7 => self.read_on(client),
+                _ if self.clients[client].rng.below(5) == 0 => self.find(client),
                 _ => self.read(client),
             }
         }
@@ -185,6 +186,18 @@ impl World {
         self.request(client, request, waiting, wait_ms);
     }
 
+    /// Searches for a moment of the past, or of the future.
+    fn find(&mut self, client: usize) {
+        let at = &mut self.clients[client];
+        let latest = self.now_us + 300_000;
+        let timestamp = latest.saturating_sub(at.rng.below(4_000_000));
+        let waiting = Waiting::Find {
+            timestamp,
+            committed: 0,
+        };
+        self.request(client, ClientRequest::Find { timestamp }, waiting, 0);
+    }
+
     /// Sends a request whose answer is waited for.
     pub fn request(
         &mut self,
@@ -240,6 +253,18 @@ impl World {
             correlation: *correlation,
         };
         let event = match request {
+            ClientRequest::Find { timestamp } => {
+                let key = (to.connection, to.correlation);
+                let ends = self.observe(node)?.committed_offset.0;
+                if let Some((_, Waiting::Find { committed, .. })) = self.open_requests.get_mut(&key)
+                {
+                    *committed = ends;
+                }
+                Event::Find {
+                    request: to,
+                    timestamp: *timestamp,
+                }
+            }
             ClientRequest::Append {
                 batch,
                 level,
@@ -247,6 +272,8 @@ impl World {
             } => {
                 let process = self.nodes[node].process.as_mut().expect("it runs");
                 let Some(buffer) = process.buffers.put(batch) else {
+                    let bytes = batch.len();
+                    self.deliver(node, Event::MemoryShort { bytes })?;
                     return Ok(Some(arrival));
                 };
                 Event::Append {
@@ -290,6 +317,10 @@ impl World {
             Waiting::Append { id, level, flipped } => {
                 self.append_answered(node, id, level, flipped, &body)?;
             }
+            Waiting::Find {
+                timestamp,
+                committed,
+            } => self.found(node, timestamp, committed, &body)?,
             Waiting::Read {
                 offset,
                 level,
@@ -345,6 +376,9 @@ impl World {
                 ensure(code.is_some(), Name::Stuck, || {
                     format!("node {node} answers {id:?} with {error:?}, which is no code")
                 })?;
+                if code == Some(Code::NoSpace) {
+                    self.report.count("append_without_space", 1);
+                }
                 ensure(
                     code != Some(Code::SequenceReused),
                     Name::ProducersDiffer,
@@ -374,6 +408,21 @@ impl World {
         }
     }
 
+    fn found(&mut self, node: usize, timestamp: u64, committed: u64, body: &Body) -> Checked {
+        let start = self.observe(node)?.log_start_offset.0;
+        match body {
+            Body::FindOk(ok) => {
+                self.report.finds += 1;
+                self.checker
+                    .found(timestamp, ok.offset.0, (start, committed))
+            }
+            Body::Error(_) => Ok(()),
+            _ => ensure(false, Name::ReadWrong, || {
+                format!("node {node} answers a search with {body:?}")
+            }),
+        }
+    }
+
     fn read_answered(
         &mut self,
         node: usize,
@@ -399,10 +448,17 @@ impl World {
             }
             Body::Error(error) => {
                 let out = error.code == Code::OutOfRange.number();
-                let there = asked < node_committed;
-                ensure(!(out && there), Name::ReadWrong, || {
-                    format!("node {node} says that committed offset {asked} is out of range")
-                })
+                let start = status.log_start_offset.0;
+                let there = asked < node_committed && asked >= start;
+                let named = error.detail == start;
+                ensure(!out || (!there && named), Name::ReadWrong, || {
+                    format!(
+                        "node {node} says that offset {asked} is out of range: {error:?}; it holds \
+                         {start} to {node_committed}"
+                    )
+                })?;
+                self.report.below_start += u64::from(out && asked < start);
+                Ok(())
             }
             _ => ensure(false, Name::ReadWrong, || {
                 format!("node {node} answers a read with {body:?}")
@@ -456,6 +512,7 @@ fn refuses(code: Code) -> bool {
             | Code::TooLarge
             | Code::NotReady
             | Code::Overloaded
+            | Code::NoSpace
     )
 }
 

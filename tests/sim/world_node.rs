@@ -256,6 +256,7 @@ impl World {
                 self.report.count("short_write", 1);
             }
             (_, Ok(_)) => {}
+            (DiskOp::Provide { .. }, Err(DiskError::NoSpace)) => self.report.count("full_disk", 1),
             (_, Err(DiskError::NoSpace)) => self.report.count("no_space", 1),
             (_, Err(DiskError::Errno(_))) => self.report.count("write_error", 1),
         }
@@ -287,7 +288,7 @@ impl World {
             DiskOp::Sync { .. } | DiskOp::SyncDirectory { .. } => {
                 at.image = Image::scan(&at.disk);
             }
-            DiskOp::Write { file, .. } if file == CHECKPOINT_FILE => {}
+            DiskOp::Write { file, .. } if file == CHECKPOINT_FILE => at.image.read_start(&at.disk),
             DiskOp::Write {
                 file,
                 position,
@@ -473,6 +474,10 @@ impl World {
         let mut payload = None;
         if let Some(laid_out) = decoded.payload {
             let Some(buffer) = self.process(node).buffers.put(&laid_out) else {
+                let short = Event::MemoryShort {
+                    bytes: laid_out.len(),
+                };
+                self.deliver(node, short)?;
                 return Ok(Some(Arrival::Frame { connection, bytes }));
             };
             payload = Some((buffer, laid_out.len()));

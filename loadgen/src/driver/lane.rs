@@ -10,6 +10,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use millrace::client::codec;
 use millrace::limits::BATCH_HEADER;
 use millrace::types::{LogId, ShardId};
 use millrace::wire::body::{Append, Body};
@@ -18,8 +19,10 @@ use millrace::wire::record::{self, BatchBuilder, Record};
 use super::Run;
 use super::session::{Pending, Session, read_answers};
 use crate::exchange;
+use crate::keys::{self, KEY_BYTES, Keys};
 use crate::ledger::{Entry, Ledger, State};
 use crate::payload::PayloadMaker;
+use crate::random::Random;
 use crate::schedule::Schedule;
 
 /// Bytes gathered for one write to the socket; a single batch may be larger.
@@ -61,6 +64,9 @@ struct Lane {
     shard: ShardId,
     schedule: Schedule,
     maker: PayloadMaker,
+    /// The keys of its shard, if records get any, and what chooses among them.
+    keys: Option<Keys>,
+    random: Random,
     producer: u32,
     next: u32,
     out: Vec<u8>,
@@ -86,12 +92,16 @@ impl Lane {
         let shard = plan.shards[index as usize % plan.shards.len()];
         let schedule = Schedule::new(plan.rate, plan.batch_records, plan.connections, index);
         let seed = plan.seed ^ u64::from(index + 1) << 32;
-        let maker = PayloadMaker::new(run.texts.clone(), seed, plan.run, plan.record_bytes);
+        let texts = run.texts.clone();
+        let maker = PayloadMaker::new(plan.payload, texts, seed, plan.run, plan.record_bytes);
+        let keys = plan.keys.get(index as usize % plan.shards.len()).cloned();
         let mut lane = Lane {
             index,
             shard,
             schedule,
             maker,
+            keys,
+            random: Random::new(!seed),
             producer: 0,
             next: 0,
             out: Vec::with_capacity(OUT_BYTES),
@@ -223,18 +233,26 @@ impl Lane {
             shard: self.shard,
             state: State::Unknown(0),
         };
-        let bytes = BATCH_HEADER + count as usize * (record::HEADER + plan.record_bytes);
+        let record = record::HEADER + KEY_BYTES + plan.record_bytes;
+        let bytes = BATCH_HEADER + count as usize * record;
         let mut builder = BatchBuilder::with_capacity(bytes);
         let producer = Ledger::producer_id(plan.run, self.producer);
         builder.producer(producer, 0, self.next);
         let timestamp = wall_us();
         for sequence in self.next..self.next + count {
-            builder.push(&Record::new(timestamp, self.maker.make(sequence)));
+            let drawn = self.keys.as_ref().map(|keys| keys.draw(&mut self.random));
+            let name = drawn.map(keys::name);
+            let key = name.as_ref().map_or(&[][..], |name| &name[..]);
+            builder.push(&Record::new(timestamp, self.maker.make(sequence, key)).with_key(key));
         }
-        let batch = builder.finish();
+        let raw = builder.len();
+        let batch = codec::pack(builder.finish(), plan.codec);
         self.next += count;
         self.schedule.advance();
-        self.run.stats.borrow_mut().sent(count, due_ns);
+        let mut stats = self.run.stats.borrow_mut();
+        stats.sent(count, due_ns);
+        stats.packed(raw, batch.len());
+        drop(stats);
         let correlation = session.push(Pending {
             entry,
             due_ns,

@@ -19,10 +19,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
+use millrace::client::codec::Codec;
 use millrace::types::{Level, OriginId, ShardId};
 
+use crate::keys::Keys;
 use crate::ledger::{Entry, State};
-use crate::payload::Texts;
+use crate::payload::{Payload, Texts};
 use crate::schedule::Rate;
 use crate::stats::Stats;
 use metronome::Metronome;
@@ -48,6 +50,12 @@ pub struct Plan {
     pub batch_records: u32,
     /// Bytes of a record's value.
     pub record_bytes: usize,
+    /// What the values look like.
+    pub payload: Payload,
+    /// The keys of each of `shards`, in their order; empty if records get none.
+    pub keys: Vec<Keys>,
+    /// How bodies are packed.
+    pub codec: Codec,
     /// When an append is acknowledged.
     pub level: Level,
     /// When the node gives up on an append.
@@ -212,6 +220,7 @@ async fn supervise(plan: Plan, metronome: Metronome) -> Outcome {
         lane.await.expect("a lane is never cancelled");
     }
     run.done.set(true);
+    run.stats.borrow_mut().close(run.end_ns.min(run.now_ns()));
     watch.await.expect("the watch is never cancelled");
     let run = Rc::into_inner(run).expect("every task has ended");
     Outcome {

@@ -5,16 +5,13 @@
 //! and some grace breaks its connection, which makes all that is open on it unknown. It only ever
 //! shuts sockets down: the lane and the reader draw the conclusions. Read `session.rs` for those.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io::Write;
-use std::mem::MaybeUninit;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{Run, say};
+use crate::lab::space::free_bytes;
 use crate::stats::Counts;
 
 const TICK: Duration = Duration::from_millis(100);
@@ -68,18 +65,6 @@ fn end_before_the_disk_is_full(run: &Run) {
         say(&format!(
             "the load ends early: less than {gb:.1} GB are free at {disk}"
         ));
-    }
-}
-
-fn free_bytes(directory: &Path) -> Option<u64> {
-    let path = CString::new(directory.as_os_str().as_bytes()).ok()?;
-    let mut found = MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: the path ends with a zero byte, and the struct is written before it is read.
-    unsafe {
-        (libc::statvfs(path.as_ptr(), found.as_mut_ptr()) == 0).then(|| {
-            let found = found.assume_init();
-            found.f_bavail * found.f_frsize
-        })
     }
 }
 

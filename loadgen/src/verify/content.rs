@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
+use millrace::client::codec;
 use millrace::limits::{BATCH_HEADER, BLOCK_HEADER};
 use millrace::types::{LogId, Offset};
 use millrace::wire::batch::{self, BatchError, BatchPrefix};
@@ -218,7 +219,9 @@ impl<'a> Content<'a> {
         let body = &bytes[BATCH_HEADER..];
         let mut place = at.place().offset(prefix.base_offset.0);
         let mut text = "the batch does not fit its client's CRC".to_owned();
-        if let Some(bad) = records::first_bad(body) {
+        let packed = half.flags & batch::CODEC_MASK != 0;
+        let bad = records::first_bad(self.ledger.payload, body);
+        if let Some(bad) = bad.filter(|_| !packed) {
             let index = bad.index as u32;
             let offset = prefix.base_offset.0 + u64::from(index);
             let within = (BATCH_HEADER + bad.start) as u64;
@@ -272,13 +275,14 @@ impl<'a> Content<'a> {
             return;
         }
         let in_order = self.in_order(entry, place);
-        let whole = records::check(
-            ledger,
-            entry,
-            &mut self.findings,
-            place(),
-            &bytes[BATCH_HEADER..],
-        );
+        let whole = match codec::unpack(&half, &bytes[BATCH_HEADER..]) {
+            Ok(body) => records::check(ledger, entry, &mut self.findings, place(), &body),
+            Err(error) => {
+                let text = format!("the batch does not unpack: {error}");
+                self.findings.add(Kind::Corrupt, 1, place(), text);
+                false
+            }
+        };
         let placed = self.placed(entry, prefix, place);
         let right = in_order && whole && placed;
         self.seen[index] = if right { Seen::Proven } else { Seen::Wrong };

@@ -7,11 +7,13 @@
 
 use std::collections::BTreeSet;
 
-use millrace::wire::record;
+use millrace::types::ShardId;
+use millrace::wire::record::{self, Record};
 
 use super::finding::{Findings, Kind, Place};
+use crate::keys;
 use crate::ledger::{Entry, Ledger};
-use crate::payload::{self, Stamp};
+use crate::payload::{Payload, Stamp};
 
 /// A record that does not fit its own CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,13 +25,13 @@ pub struct Bad {
 }
 
 /// The first record of a body that does not parse or whose payload does not fit its CRC.
-pub fn first_bad(body: &[u8]) -> Option<Bad> {
+pub fn first_bad(payload: Payload, body: &[u8]) -> Option<Bad> {
     let mut rest = body;
     let mut index = 0;
     while !rest.is_empty() {
         let start = body.len() - rest.len();
         match record::read(rest) {
-            Ok((record, after)) if payload::read(record.value).is_ok() => rest = after,
+            Ok((record, after)) if payload.read(record.key, record.value).is_ok() => rest = after,
             _ => return Some(Bad { index, start }),
         }
         index += 1;
@@ -59,7 +61,7 @@ pub fn check(
         strangers: 0,
     };
     for (index, record) in record::read_all(body).enumerate() {
-        sight.record(index as u64, record.map(|record| record.value).ok());
+        sight.record(index as u64, record.ok());
     }
     sight.missing();
     false
@@ -75,7 +77,8 @@ fn all_right(ledger: &Ledger, entry: &Entry, body: &[u8]) -> bool {
         };
         let right = record.is_ok_and(|record| {
             record.value.len() == ledger.record_bytes as usize
-                && payload::read(record.value) == Ok(expected)
+                && ledger.payload.read(record.key, record.value) == Ok(expected)
+                && key_fits(ledger, entry.shard, record.key)
         });
         if !right {
             return false;
@@ -83,6 +86,15 @@ fn all_right(ledger: &Ledger, entry: &Entry, body: &[u8]) -> bool {
         sequence = sequence.wrapping_add(1);
     }
     sequence.wrapping_sub(entry.first) == entry.count
+}
+
+/// Whether a record of the run may have this key on that shard.
+fn key_fits(ledger: &Ledger, shard: ShardId, key: &[u8]) -> bool {
+    if ledger.key_count == 0 {
+        return key.is_empty();
+    }
+    keys::number(key).is_some_and(|number| number < ledger.key_count)
+        && keys::shard_of(key, ledger.shards) == shard
 }
 
 /// The closer look.
@@ -100,23 +112,24 @@ struct Sight<'a> {
 }
 
 impl Sight<'_> {
-    fn record(&mut self, index: u64, value: Option<&[u8]>) {
+    fn record(&mut self, index: u64, record: Option<Record<'_>>) {
         let offset = self.place.offset.unwrap_or(0) + index;
         let place = Place {
             offset: Some(offset),
             ..self.place.clone()
         };
-        let Some(value) = value else {
+        let Some(record) = record else {
             self.strangers += 1;
             self.findings
                 .add(Kind::Corrupt, 1, place, "bytes that are no record");
             return;
         };
-        let stamp = match payload::read(value) {
+        let (payload, value) = (self.ledger.payload, record.value);
+        let stamp = match payload.read(record.key, value) {
             Ok(stamp) => stamp,
             Err(error) => {
                 self.strangers += 1;
-                let sequence = payload::stamp(value).map_or(0, |stamp| stamp.sequence);
+                let sequence = payload.stamp(value).map_or(0, |stamp| stamp.sequence);
                 let place = place.record(self.entry.producer, sequence);
                 let text = format!("the payload is damaged ({error:?}) under sound CRCs");
                 self.findings.add(Kind::Corrupt, 1, place, text);
@@ -127,6 +140,11 @@ impl Sight<'_> {
         if value.len() != self.ledger.record_bytes as usize {
             let text = format!("a payload of {} bytes", value.len());
             self.findings.add(Kind::Corrupt, 1, place.clone(), text);
+        }
+        if !key_fits(self.ledger, self.entry.shard, record.key) {
+            let key = String::from_utf8_lossy(record.key).into_owned();
+            let text = format!("a record whose key {key:?} does not belong here");
+            self.findings.add(Kind::Displaced, 1, place.clone(), text);
         }
         let own = stamp.run == self.ledger.run
             && stamp.producer == self.entry.producer

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use millrace::limits::FRAME_HEADER;
+use millrace::client::codec;
+use millrace::limits::{BATCH_HEADER, FRAME_HEADER};
 use millrace::types::{BlockNo, Epoch, LogId, NodeId, Offset, OriginId};
 use millrace::wire::batch;
 use millrace::wire::body::{AppendOk, Body, Error, MetadataOk, NodeAddress, PROTOCOL, StatusOk};
@@ -61,6 +62,8 @@ struct Inner {
     batches: AtomicU64,
     logs: Mutex<Vec<u64>>,
     seen: Mutex<Vec<Seen>>,
+    /// Shard and unpacked body of the first batches.
+    bodies: Mutex<Vec<(u16, Vec<u8>)>>,
 }
 
 impl FakeNode {
@@ -96,6 +99,7 @@ impl FakeNode {
             leaders,
             batches: AtomicU64::new(0),
             seen: Mutex::default(),
+            bodies: Mutex::default(),
         });
         let serving = inner.clone();
         let address = listener.local_addr().expect("bound").to_string();
@@ -108,9 +112,17 @@ impl FakeNode {
         FakeNode { address, inner }
     }
 
+    pub fn bodies(&self) -> Vec<(u16, Vec<u8>)> {
+        self.inner.bodies.lock().expect("not poisoned").clone()
+    }
+
     pub fn seen(&self) -> Vec<Seen> {
         self.inner.seen.lock().expect("not poisoned").clone()
     }
+}
+
+fn number_of(bodies: &[(u16, Vec<u8>)], shard: u16) -> usize {
+    bodies.iter().filter(|(of, _)| *of == shard).count()
 }
 
 fn listen() -> TcpListener {
@@ -167,6 +179,10 @@ impl Inner {
             max_batch_bytes: 1 << 20,
             nodes: self.nodes.clone(),
             leaders: self.leaders.clone(),
+            epochs: vec![Epoch(1); self.leaders.len()],
+            origin: CLUSTER,
+            origins: vec![CLUSTER],
+            default_read_level: 1,
         })
     }
 
@@ -181,6 +197,12 @@ impl Inner {
     /// Takes a batch; none ends the connection or leaves it without an answer.
     fn append(&self, log: LogId, payload: &[u8]) -> Option<Body> {
         let half = batch::check_from_client(payload).expect("a sound batch");
+        let body = codec::unpack(&half, &payload[BATCH_HEADER..]).expect("it unpacks");
+        let mut bodies = self.bodies.lock().expect("not poisoned");
+        if number_of(&bodies, log.shard.0) < 100 {
+            bodies.push((log.shard.0, body.into_owned()));
+        }
+        drop(bodies);
         assert_eq!(log.origin, CLUSTER);
         assert_eq!(self.leaders[usize::from(log.shard.0)], self.id);
         let number = self.batches.fetch_add(1, Ordering::Relaxed) + 1;

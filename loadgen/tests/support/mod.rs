@@ -8,8 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use loadgen::keys;
 use loadgen::ledger::{Entry, Ledger, State};
-use loadgen::payload::{PayloadMaker, Texts};
+use loadgen::payload::{Payload, PayloadMaker, Texts};
+use millrace::client::codec::{self, Codec};
 use millrace::limits::{BLOCK_HEADER, SEGMENT_HEADER};
 use millrace::types::{BlockNo, Epoch, LogId, Offset, OriginId, ShardId, Tick, padded};
 use millrace::wire::batch::{self, Kind, LeaderHalf};
@@ -39,6 +41,28 @@ pub struct Batch {
 pub struct Cluster {
     folder: tempfile::TempDir,
     pub ledger: Ledger,
+}
+
+/// What the records of a cluster look like.
+#[derive(Clone, Copy)]
+pub struct Look {
+    pub records: u32,
+    pub payload: Payload,
+    pub key_count: u32,
+    pub stray_key: bool,
+    pub codec: Codec,
+}
+
+impl Default for Look {
+    fn default() -> Look {
+        Look {
+            records: BATCH_RECORDS,
+            payload: Payload::Json,
+            key_count: 0,
+            stray_key: false,
+            codec: Codec::None,
+        }
+    }
 }
 
 /// How a command ended.
@@ -71,15 +95,23 @@ impl Cluster {
     }
 
     pub fn of_single_records() -> Cluster {
-        Cluster::make(1, |_| {})
+        let look = Look {
+            records: 1,
+            ..Look::default()
+        };
+        Cluster::make(look, |_| {})
+    }
+
+    pub fn of(look: Look) -> Cluster {
+        Cluster::make(look, |_| {})
     }
 
     /// `change` may change what is written of each shard, on all nodes alike.
     pub fn with(change: impl Fn(&mut Vec<Batch>)) -> Cluster {
-        Cluster::make(BATCH_RECORDS, change)
+        Cluster::make(Look::default(), change)
     }
 
-    fn make(records: u32, change: impl Fn(&mut Vec<Batch>)) -> Cluster {
+    fn make(look: Look, change: impl Fn(&mut Vec<Batch>)) -> Cluster {
         let mut cluster = Cluster {
             folder: tempfile::tempdir().expect("a folder"),
             ledger: Ledger {
@@ -87,12 +119,14 @@ impl Cluster {
                 origin: ORIGIN,
                 shards: 2,
                 record_bytes: RECORD_BYTES as u32,
+                payload: look.payload,
+                key_count: look.key_count,
                 entries: Vec::new(),
             },
         };
         for shard in 0..2 {
-            let mut batches = made(u32::from(shard), records);
-            cluster.enter(shard, &batches, records);
+            let mut batches = made(u32::from(shard), look);
+            cluster.enter(shard, &batches, look.records);
             if shard == 0 {
                 change(&mut batches);
             }
@@ -249,8 +283,13 @@ fn loadgen(args: &[&str]) -> Outcome {
 }
 
 /// The batches of a shard, of three producers in turn.
-fn made(shard: u32, records: u32) -> Vec<Batch> {
-    let mut maker = PayloadMaker::new(Texts::new(5, RECORD_BYTES), 6, RUN, RECORD_BYTES);
+fn made(shard: u32, look: Look) -> Vec<Batch> {
+    let (records, texts) = (look.records, Texts::new(5, RECORD_BYTES));
+    let mut maker = PayloadMaker::new(look.payload, texts, 6, RUN, RECORD_BYTES);
+    let own = |key: &u32| keys::shard_of(&keys::name(*key), 2) == ShardId(shard as u16);
+    let own: Vec<u32> = (0..look.key_count).filter(own).collect();
+    // One record of shard 0 lies under a key of shard 1, if that is asked for.
+    let foreign = (0..look.key_count).find(|key| !own.contains(key));
     let batch = |index: u32| {
         let (producer, first) = (10 * (shard + 1) + index % 3, index / 3 * records);
         maker.producer(producer);
@@ -258,12 +297,19 @@ fn made(shard: u32, records: u32) -> Vec<Batch> {
         builder.producer(Ledger::producer_id(RUN, producer), 0, first);
         for sequence in first..first + records {
             let time = 1_000 + u64::from(index);
-            builder.push(&Record::new(time, maker.make(sequence)));
+            let stray = look.stray_key && (shard, index, sequence) == (0, 20, first);
+            let chosen = own.get((index + sequence) as usize % own.len().max(1));
+            let chosen = if stray { foreign } else { chosen.copied() };
+            let key = chosen
+                .map(|key| keys::name(key).to_vec())
+                .unwrap_or_default();
+            let value = maker.make(sequence, &key);
+            builder.push(&Record::new(time, value).with_key(&key));
         }
         Batch {
             producer,
             first,
-            bytes: builder.finish(),
+            bytes: codec::pack(builder.finish(), look.codec),
         }
     };
     (0..BATCHES).map(batch).collect()

@@ -6,7 +6,7 @@
 
 use crate::client::{Outcome, Outgoing, Session, read_body};
 use crate::limits::FRAME_HEADER;
-use crate::types::{Level, NodeId, Offset, ReadLevel, ShardId};
+use crate::types::{Level, LogId, NodeId, Offset, ReadLevel, ShardId};
 use crate::wire::body::{Append, AppendOk, Body, ReadOk};
 use crate::wire::code::Code;
 use crate::wire::frame;
@@ -214,11 +214,25 @@ impl Client {
         }
     }
 
-    /// Reads whole batches at `node` from the one that holds `offset` on; an empty payload if there
-    /// is nothing within `wait`. Tries for `patience` while the node is not ready.
+    /// As [`Client::read_log`], of the log to which the node that the client was pointed at takes
+    /// appends.
     pub fn read(
         &mut self,
         (node, shard): (NodeId, ShardId),
+        offset: Offset,
+        level: ReadLevel,
+        max_bytes: u32,
+        times: (Duration, Duration),
+    ) -> Result<Option<ReadBatches>, ClientError> {
+        let log = self.session.log(shard);
+        self.read_log((node, log), offset, level, max_bytes, times)
+    }
+
+    /// Reads whole batches at `node` from the one that holds `offset` on; an empty payload if there
+    /// is nothing within `wait`. Tries for `patience` while the node is not ready.
+    pub fn read_log(
+        &mut self,
+        (node, log): (NodeId, LogId),
         offset: Offset,
         level: ReadLevel,
         max_bytes: u32,
@@ -227,10 +241,10 @@ impl Client {
         let until = Instant::now() + patience;
         let wait_ms = wait.as_millis().min(u128::from(u32::MAX)) as u32;
         loop {
-            let route = self.session.route_to(node, shard);
+            let route = self.session.route_to(node, log.shard);
             let route = route.ok_or(ClientError::Refused(Code::UnknownLog, [0, 0]))?;
             let body = read_body(offset, max_bytes, wait_ms, level);
-            let request = self.session.read(node, shard, body);
+            let request = self.session.read(node, log, body);
             let (outcome, payload) = self.ask(&route.address, &request, &[], wait + SLACK)?;
             let code = match outcome {
                 Outcome::Done(Body::ReadOk(ok)) => return Ok(Some(ReadBatches { ok, payload })),

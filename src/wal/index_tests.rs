@@ -1,0 +1,166 @@
+//! How much of the disk a load or a search reads, and memory given back when it is short.
+
+use super::rig::{Rig, config};
+use super::{AppendRefusal, Config, From, Output};
+use crate::types::{BlockNo, Offset};
+
+const BLOCKS: usize = 600;
+
+/// A log of many small blocks whose first segments were not read again after a clean stop. Record
+/// `n` is of time `1000 + n`.
+fn cold() -> Rig {
+    let config = Config {
+        segment_bytes: 128 * 4096,
+        ..config()
+    };
+    let mut rig = Rig::created(config);
+    for number in 0..BLOCKS {
+        let time = 1000 + number as u64;
+        rig.append_at(&number.to_le_bytes(), time).expect("room");
+        rig.run();
+    }
+    rig.log.note_committed(rig.log.log_end());
+    rig.stop();
+    rig.restart()
+}
+
+/// Link and reader go on where their last load ended, however small the blocks are.
+#[test]
+fn catching_up_walks_over_nothing_twice() {
+    for by_offset in [false, true] {
+        let mut rig = cold();
+        let before = rig.read_bytes;
+        let most = 300;
+        for number in 0..most {
+            let from = match by_offset {
+                false => From::Block(BlockNo(number)),
+                true => From::Offset(Offset(number)),
+            };
+            let blocks = rig.load(from, 1).expect("held");
+            assert_eq!(blocks[0].0.block, BlockNo(number));
+        }
+        let read = rig.read_bytes - before;
+        // A single block of unknown length costs one read of 64 KiB.
+        let bound = most as usize * 64 * 1024 + (1 << 20);
+        assert!(read <= bound, "{read} bytes for {most} blocks of 4096");
+    }
+}
+
+#[test]
+fn a_cursor_that_a_cut_made_stale_is_forgotten() {
+    let mut rig = Rig::created(config());
+    for number in 0..20_u64 {
+        rig.append_durably(&number.to_le_bytes());
+    }
+    rig.log.forget_recent(BlockNo(0));
+    rig.drain();
+    rig.load(From::Block(BlockNo(9)), 1).expect("held");
+    rig.log.cut(BlockNo(8));
+    rig.run();
+    for number in 100..120_u64 {
+        rig.append_durably(&[number as u8; 9000]);
+    }
+    rig.log.forget_recent(BlockNo(0));
+    rig.drain();
+    for block in 0..28 {
+        let blocks = rig.load(From::Block(BlockNo(block)), 1).expect("held");
+        assert_eq!(blocks[0].0.block, BlockNo(block));
+    }
+}
+
+fn find(rig: &mut Rig, timestamp: u64) -> Option<Offset> {
+    rig.log.find(5, timestamp, rig.log.log_end());
+    rig.run();
+    let at = rig
+        .outputs
+        .iter()
+        .position(|output| matches!(output, Output::Found { .. }));
+    match rig.outputs.remove(at.expect("it ended")) {
+        Output::Found { result, .. } => result.expect("the blocks are sound"),
+        _ => unreachable!("just matched"),
+    }
+}
+
+/// A segment whose records are known to be early is not read; what is not known is learned once.
+///
+///
+#[test]
+fn a_search_by_time_reads_one_segment_once_all_are_known() {
+    let mut rig = cold();
+    let last = 1000 + BLOCKS as u64 - 1;
+    let before = rig.read_bytes;
+    assert_eq!(find(&mut rig, last), Some(Offset(last - 1000)));
+    let all = rig.read_bytes - before;
+    let before = rig.read_bytes;
+    assert_eq!(find(&mut rig, last), Some(Offset(last - 1000)));
+    let again = rig.read_bytes - before;
+    assert!(
+        again <= 2 * 128 * 4096 && again < all,
+        "{again} bytes after {all}"
+    );
+    for number in [0_u64, 1, 126, 127, 128, 300, 599] {
+        assert_eq!(
+            find(&mut rig, 1000 + number),
+            Some(Offset(number)),
+            "{number}"
+        );
+    }
+    assert_eq!(find(&mut rig, 0), Some(Offset(0)));
+    let before = rig.read_bytes;
+    assert_eq!(find(&mut rig, last + 1), None);
+    assert_eq!(rig.read_bytes, before, "nothing is that late");
+    // A record that is late by itself hides nothing behind it.
+    rig.append_at(b"late", 1_000_000).expect("room");
+    rig.run();
+    rig.append_at(b"early", 1).expect("room");
+    rig.run();
+    assert_eq!(find(&mut rig, 2000), Some(Offset(BLOCKS as u64)));
+}
+
+/// A pool that is smaller than what may be kept in memory stops nobody.
+#[test]
+fn recent_blocks_are_given_back_when_memory_is_short() {
+    let mut rig = Rig::created(config());
+    rig.pool.limit = Some(8);
+    for number in 0..60_usize {
+        let mut value = number.to_le_bytes().to_vec();
+        value.resize(15_000, 1);
+        let mut tries = 0;
+        while let Err(refusal) = rig.append(&value) {
+            assert_eq!(refusal, AppendRefusal::Full);
+            tries += 1;
+            assert!(tries < 4, "appends go on");
+            rig.run();
+        }
+        rig.run();
+    }
+    assert_eq!(rig.log.durable_end(), BlockNo(60));
+    assert_eq!(rig.values().len(), 60, "and loads find memory too");
+    let out = rig.pool.out();
+    rig.log.relieve(usize::MAX);
+    rig.drain();
+    assert!(
+        rig.pool.out() < out,
+        "what others need is given back on demand"
+    );
+}
+
+/// After a cut below what recovery read, what comes next is held against the block that stays.
+#[test]
+fn a_run_that_does_not_continue_a_cut_log_is_told_apart() {
+    let mut rig = cold();
+    let own = rig.load(From::Block(BlockNo(40)), 1).expect("held");
+    let mut rig = Rig::start(rig.config, rig.disk);
+    rig.run();
+    // The hint in the checkpoint counts as committed; a follower may know less.
+    rig.log.saver.checkpoint.high_watermark = BlockNo(0);
+    rig.log.committed = BlockNo(0);
+    rig.log.cut(BlockNo(40));
+    rig.run();
+    assert_eq!(rig.log.log_end(), BlockNo(40));
+    let mut other = own[0].0;
+    assert!(rig.log.is_continued_by(&[other]));
+    other.prev_header_crc ^= 1;
+    assert!(!rig.log.is_continued_by(&[other]));
+    assert!(rig.log.is_continued_by(&[]));
+}

@@ -1,0 +1,129 @@
+//! The catalogue of operator messages: one entry for each kind of line that a node writes.
+//!
+//! Beside the registry of codes (`code.rs`) the one place where such words are kept (H-79). A line
+//! carries the entry's name, the log that it is about and what happened, with names and numbers.
+//! Names and numbers are never reused, so that tools can look for them.
+
+/// Who should look at a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Nobody: part of a normal life.
+    Info,
+    /// Whoever is on duty, if it lasts or comes again.
+    Warn,
+    /// Somebody, now.
+    Error,
+}
+
+macro_rules! messages {
+    ($($name:ident $number:literal $severity:ident $meaning:literal, $mend:literal;)*) => {
+        /// A message. See the list in the source for number, severity, meaning and mend.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u16)]
+        pub enum Message {
+            $(#[doc = $meaning] $name = $number,)*
+        }
+
+        impl Message {
+            /// Every message.
+            pub const ALL: &'static [Message] = &[$(Message::$name,)*];
+
+            /// The message's name.
+            pub fn name(self) -> &'static str {
+                match self { $(Message::$name => stringify!($name),)* }
+            }
+
+            /// Who should look at it.
+            pub fn severity(self) -> Severity {
+                match self { $(Message::$name => Severity::$severity,)* }
+            }
+
+            /// What it means.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Message::$name => $meaning,)* }
+            }
+
+            /// What to do about it; empty if nothing is to be done.
+            pub fn mend(self) -> &'static str {
+                match self { $(Message::$name => $mend,)* }
+            }
+        }
+    };
+}
+
+messages! {
+    EpochOpened 1 Info
+        "this node leads the log from now on",
+        "";
+    EpochWaits 2 Info
+        "the placed leader cannot open an epoch yet: too few members answer",
+        "if it lasts, see why the other nodes do not answer";
+    EpochLost 3 Warn
+        "this node leads the log no more; appends that waited end as Unknown",
+        "none: a new epoch is opened as soon as a majority promises it";
+    BlocksCopied 4 Info
+        "the leader copies blocks that only another member held",
+        "";
+    CannotLead 5 Error
+        "the most up-to-date member holds other committed blocks than the placed leader",
+        "compare the two logs; nothing is deleted by itself";
+    PeerError 6 Warn
+        "another node refused what this one sent",
+        "see the code in the line and that node's log";
+    AckPastEnd 7 Error
+        "a follower acknowledged blocks that this leader does not have",
+        "compare the two logs; see whether two clusters share a directory";
+    MemoryChanged 8 Info
+        "a follower lost its memory, or has it whole again",
+        "";
+    LogsDiverged 9 Error
+        "a follower holds other committed blocks; the link stays stopped",
+        "compare the two logs; nothing is deleted by itself";
+    StateLost 10 Error
+        "a follower acknowledged blocks that it no longer holds",
+        "see whether its disk was replaced or its writes are not durable";
+    LinkReplicating 11 Info
+        "blocks flow on the link",
+        "";
+    LinkWaitsForCredit 12 Warn
+        "the follower takes blocks more slowly than they are written",
+        "if it lasts, see the follower's disk, or raise the credit";
+    LinkPaused 13 Info
+        "an operator or the follower asked for a pause",
+        "`millrace link resume` ends the pause of an operator";
+    LinkStopped 14 Error
+        "the link stays stopped until somebody acts",
+        "see the cause in the line";
+    LinkDisconnected 15 Warn
+        "the follower cannot be reached",
+        "see whether that node runs and the network between the two";
+    LeaderSilent 16 Warn
+        "nothing was heard of the leader within rpc_timeout_ms",
+        "see whether that node runs and the network between the two";
+    BlocksCut 17 Warn
+        "blocks that were never committed were cut off: the leader has others there",
+        "none: this is how logs become equal again";
+    TornTail 18 Info
+        "blocks that were being written at a crash were cut off; nothing acknowledged was in them",
+        "";
+    LogClosed 19 Error
+        "the log is closed until restart",
+        "see the mend in the line";
+    DiskFull 20 Error
+        "there is no space for the next segment file: appends are refused, replication goes on",
+        "free space or set retention; the log goes on by itself";
+    DiskHasSpace 21 Info
+        "the log takes appends again",
+        "";
+}
+
+impl Message {
+    /// The message's number.
+    pub fn number(self) -> u16 {
+        self as u16
+    }
+}
+
+#[cfg(test)]
+#[path = "message_tests.rs"]
+mod tests;
