@@ -24,7 +24,7 @@ use crate::types::{BlockNo, Buckets, BufferId, ConnectionId, Epoch, NodeId, Offs
 pub use crate::wal::config::Config as WalConfig;
 pub use crate::wal::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileEntry, FileName};
 pub use crate::wal::retention::Retention;
-use crate::wal::{Loaded, Log, Output as LogOutput, ReadError, RecoveredMemory, SaveId, State};
+use crate::wal::{Log, Output as LogOutput, RecoveredMemory, SaveId, State};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, CreditLimits, FindOk, ReplicaMemory};
 use crate::wire::checkpoint::Memory;
@@ -396,68 +396,6 @@ impl Shard {
             }
             LogOutput::Release(buffer) => self.release(buffer),
             LogOutput::Stopped => self.on_stopped(),
-        }
-    }
-
-    fn on_loaded(
-        &mut self,
-        now: Time,
-        request: u64,
-        result: Result<Loaded, ReadError>,
-        buffers: &mut dyn Buffers,
-    ) {
-        let purpose = self
-            .loads
-            .remove(&request)
-            .expect("every load has its purpose");
-        match (&result, purpose) {
-            // Trimmed meanwhile, or cut: looked at again.
-            (Err(ReadError::NotHeld), Purpose::Read(read))
-                if read.read.offset < self.log.log_start().offset =>
-            {
-                self.room_came = true;
-                self.try_read(read, buffers);
-            }
-            (Ok(loaded), Purpose::Read(read)) => self.answer_read(read, loaded, buffers),
-            (Err(error), Purpose::Read(read)) => {
-                self.on_read_error(Some(read.request), *error);
-            }
-            (Ok(loaded), Purpose::Run(run)) => self.send_run(now, &run, loaded),
-            (Err(error), Purpose::Run(run)) => {
-                self.replica.run_sent(now, run.connection, &[]);
-                self.on_read_error(None, *error);
-            }
-            (Ok(loaded), Purpose::Fetch(fetch)) => self.send_fetch(&fetch, Some(loaded)),
-            (Err(error), Purpose::Fetch(fetch)) => {
-                self.send_fetch(&fetch, None);
-                self.on_read_error(None, *error);
-            }
-            (_, Purpose::Find(_)) => panic!("a search is answered by Found"),
-        }
-        if let Ok(loaded) = result {
-            self.release(loaded.buffer);
-        }
-    }
-
-    /// Damage met by a read closes the log: what it holds can no longer be trusted to be served.
-    fn on_read_error(&mut self, client: Option<Request>, error: ReadError) {
-        self.room_came = true;
-        if let Some(request) = client {
-            let code = match error {
-                ReadError::NotHeld => Code::NotReady,
-                ReadError::Corrupt { .. } | ReadError::Disk(_) => Code::LogFailed,
-            };
-            self.reply_error(request, code, [0; 2]);
-        }
-        if let ReadError::Corrupt {
-            file,
-            position,
-            block,
-        } = error
-        {
-            let name = crate::wire::segment::file_name(file);
-            self.log
-                .latch(format!("{name} at {position}: block {block} is damaged"));
         }
     }
 

@@ -11,7 +11,7 @@ use super::{Part, Purpose, Request, Role, Shard};
 use crate::buffers::Buffers;
 use crate::limits::{BATCH_HEADER, BLOCK_HEADER, WAITING_READS};
 use crate::types::{BufferId, ConnectionId, Epoch, Offset, ReadLevel, Time};
-use crate::wal::{Common, From, Load, Loaded};
+use crate::wal::{Common, From, Load, Loaded, ReadError};
 use crate::wire::batch::BatchPrefix;
 use crate::wire::block;
 use crate::wire::body::ReadOk;
@@ -186,6 +186,69 @@ impl Shard {
             len: picked.len,
         };
         self.reply(request, body.into(), Some(part));
+    }
+
+    /// A load from disk ended.
+    pub(super) fn on_loaded(
+        &mut self,
+        now: Time,
+        request: u64,
+        result: Result<Loaded, ReadError>,
+        buffers: &mut dyn Buffers,
+    ) {
+        let purpose = self
+            .loads
+            .remove(&request)
+            .expect("every load has its purpose");
+        match (&result, purpose) {
+            // Trimmed meanwhile, or cut: looked at again.
+            (Err(ReadError::NotHeld), Purpose::Read(read))
+                if read.read.offset < self.log.log_start().offset =>
+            {
+                self.room_came = true;
+                self.try_read(read, buffers);
+            }
+            (Ok(loaded), Purpose::Read(read)) => self.answer_read(read, loaded, buffers),
+            (Err(error), Purpose::Read(read)) => {
+                self.on_read_error(Some(read.request), *error);
+            }
+            (Ok(loaded), Purpose::Run(run)) => self.send_run(now, &run, loaded),
+            (Err(error), Purpose::Run(run)) => {
+                self.replica.run_sent(now, run.connection, &[]);
+                self.on_read_error(None, *error);
+            }
+            (Ok(loaded), Purpose::Fetch(fetch)) => self.send_fetch(&fetch, Some(loaded)),
+            (Err(error), Purpose::Fetch(fetch)) => {
+                self.send_fetch(&fetch, None);
+                self.on_read_error(None, *error);
+            }
+            (_, Purpose::Find(_)) => panic!("a search is answered by Found"),
+        }
+        if let Ok(loaded) = result {
+            self.release(loaded.buffer);
+        }
+    }
+
+    /// Damage met by a read closes the log: what it holds can no longer be trusted to be served.
+    pub(super) fn on_read_error(&mut self, client: Option<Request>, error: ReadError) {
+        self.room_came = true;
+        if let Some(request) = client {
+            let code = match error {
+                ReadError::NotHeld => Code::NotReady,
+                ReadError::Corrupt { .. } | ReadError::Disk(_) => Code::LogFailed,
+            };
+            self.reply_error(request, code, [0; 2]);
+        }
+        if let ReadError::Corrupt {
+            file,
+            position,
+            block,
+        } = error
+        {
+            let name = crate::wire::segment::file_name(file);
+            self.log
+                .latch(format!("{name} at {position}: block {block} is damaged"));
+        }
     }
 
     /// Whether a client's last answers leave room for one more.

@@ -133,10 +133,10 @@ impl Log {
         Ok(open)
     }
 
-    /// Whether the block that opens now, which may take `most` bytes, begins a new segment. A segment begins with a snapshot of
-    /// the producers, if there are any, and that comes before the block's batches: so the block
-    /// rolls if it may come not to fit. Each segment holds two blocks at least, one of which may be
-    /// a snapshot alone.
+    /// Whether the block that opens now, which may take `most` bytes, begins a new segment. A
+    /// segment begins with a snapshot of the producers, if there are any, and that comes before the
+    /// block's batches: so the block rolls if it may come not to fit. Each segment holds two blocks
+    /// at least, one of which may be a snapshot alone.
     fn roll_ahead(&self, most: usize) -> Roll {
         if self.producers.is_empty() || self.segments.fits(most) {
             return Roll::AtNeed;
@@ -474,16 +474,21 @@ impl Log {
         self.say_cut(blocks);
     }
 
+    /// Segments that lie below this block may be trimmed. A log that knows producers keeps its last
+    /// committed block, so that no cut takes its last segment, and with it what was known.
+    pub(super) fn trim_end(&self) -> BlockNo {
+        let committed = self.known_committed();
+        match committed.previous() {
+            Some(last) if !self.producers.is_empty() => last,
+            _ => committed,
+        }
+    }
+
     /// Takes away whole segments below `to`, as far as they are durable and committed. The log
     /// start is saved before the first file goes. While files of an earlier trim still go it does
-    /// nothing. A log that knows producers keeps its last committed block, so that no cut takes its
-    /// last segment, and with it what was known.
+    /// nothing.
     pub fn trim(&mut self, to: BlockNo) {
-        let most = match self.committed.previous() {
-            Some(last) if !self.producers.is_empty() => last,
-            _ => self.committed,
-        };
-        let to = to.min(most).min(self.writer.durable_end);
+        let to = to.min(self.trim_end());
         if self.state != State::Open || self.trims.is_some() || self.cut.is_some() {
             return;
         }

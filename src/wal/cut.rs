@@ -1,14 +1,15 @@
 //! The one routine that takes a suffix of the log away, be it a torn tail or a truncation.
 //!
 //! In this order: writes, rolls and reads in flight end; the blocks to go are found on the disk;
-//! the table of producers is rebuilt as it stood before them; the checkpoint's `scan_from` (and its hint of the high watermark) is lowered and saved; the
-//! first 4096 bytes of every block to go are zeroed, the last one first; what is left of them in
-//! the file that stays is zeroed; files that hold nothing else are freed, the last one first. So a
-//! crash at any moment leaves a shorter suffix of the same blocks and never a hole before a block
-//! that is still sound; and behind the end of a log that was cut there are zeros, so that a torn
-//! tail is found, and reported, once. A log that begins anew is cut so at its new start; then the
-//! start is saved, and what is left goes like trimmed files. Recovery starts at the third step. It
-//! never decides what goes: see `log.rs` and `recovery.rs`.
+//! the table of producers is rebuilt as it stood before them; the checkpoint's `scan_from` (and its
+//! hint of the high watermark) is lowered and saved; the first 4096 bytes of every block to go are
+//! zeroed, the last one first; what is left of them in the file that stays is zeroed; files that
+//! hold nothing else are freed, the last one first. So a crash at any moment leaves a shorter
+//! suffix of the same blocks and never a hole before a block that is still sound; and behind the
+//! end of a log that was cut there are zeros, so that a torn tail is found, and reported, once. A
+//! log that begins anew is cut so at its new start; then the start is saved, and what is left goes
+//! like trimmed files. Recovery starts where `scan_from` is lowered. It never decides what goes: see
+//! `log.rs` and `recovery.rs`.
 
 use super::ids::{Ids, Purpose};
 use super::op::DiskOp;

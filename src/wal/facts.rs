@@ -102,7 +102,7 @@ impl Log {
         self.producers.sealed()
     }
 
-    /// Whether the last batch of a reader, which is of `epoch` and ends at `offset`, is in this log.
+    /// Whether a reader's last batch, which is of `epoch` and ends at `offset`, is in this log.
     pub fn common(&self, epoch: Epoch, offset: Offset) -> Common {
         self.index.common(epoch, offset, self.open_end_offset())
     }

@@ -515,6 +515,7 @@ impl Log {
         let may = self
             .segments
             .iter()
+            .take_while(|one| one.base() < end)
             .any(|one| self.index.may_be_as_late(one.base(), timestamp));
         let serves = matches!(self.state, State::Open | State::Stopping);
         if end <= self.index.start.block || !may || !serves {

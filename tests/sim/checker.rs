@@ -119,6 +119,11 @@ impl Checker {
         self.committed.last().map_or(0, |block| block.end_offset)
     }
 
+    /// A committed block, whether it is still in the logs or not.
+    pub fn committed_block(&self, block: u64) -> Option<&BlockFacts> {
+        self.committed.get(block as usize).map(Rc::as_ref)
+    }
+
     /// Offset behind the last record acknowledged at any level.
     pub fn acked_end(&self) -> u64 {
         let end = |(id, (ack, _)): (&BatchId, &(Ack, u64))| {

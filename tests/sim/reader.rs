@@ -43,6 +43,12 @@ impl Copy {
         self.confirmed = true;
     }
 
+    /// Told that the log begins at `start`, behind the copy's end.
+    pub fn begin_at(&mut self, start: u64) {
+        self.batches.clear();
+        self.begin = start;
+    }
+
     /// Told that the log and the copy part at `common`.
     pub fn truncate(&mut self, common: u64) {
         let keep = self

@@ -402,6 +402,20 @@ impl World {
         let at_its_place =
             |batch: &BatchFacts| batch.id == Some(id) && batch.base_offset == ack.base_offset;
         let facts = facts.filter(|facts| facts.batches.iter().any(at_its_place));
+        let process = self.nodes[node].process.as_ref().expect("it answered");
+        let start = process
+            .shard
+            .status(self.nodes[node].time(self.now_us))
+            .log_start
+            .0;
+        let committed = self.checker.committed_block(ack.block);
+        if committed.is_some_and(|it| it.batches.iter().any(at_its_place)) {
+            // Committed before, by enough nodes; some may have trimmed it since: a retry.
+            return Holders {
+                leader: facts.is_some() || ack.block < start,
+                nodes: self.nodes.len(),
+            };
+        }
         Holders {
             leader: facts.is_some(),
             nodes: facts.map_or(0, |facts| self.holders(facts)),

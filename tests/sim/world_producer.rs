@@ -74,6 +74,13 @@ impl World {
         let copy = &mut self.clients[client].copy;
         match body {
             Body::ReadOk(_) if copy.goes_on(asked, last_epoch) => copy.take_in(batches),
+            Body::Error(error)
+                if error.code == Code::OutOfRange.number()
+                    && copy.goes_on(asked, last_epoch)
+                    && asked < error.detail =>
+            {
+                copy.begin_at(error.detail);
+            }
             Body::Error(error) if error.code == Code::Timeout.number() => {
                 copy.confirmed |= copy.goes_on(asked, last_epoch);
             }
