@@ -161,6 +161,12 @@ impl Checker {
         self.marks.remove(&node);
     }
 
+    /// Of what was written, only this is still held somewhere.
+    pub fn forget_written(&mut self, held: impl Fn(u32, u64) -> bool) {
+        self.written
+            .retain(|(epoch, block), _| held(*epoch, *block));
+    }
+
     /// A follower said, or its leader believes, that it holds the leader's block `facts` and all
     /// before it; does it?
     pub fn matched(&self, node: usize, facts: &BlockFacts, holds: bool) -> Checked {
