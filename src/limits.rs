@@ -101,9 +101,14 @@ pub const HELD_BLOCKS: usize = 65_536;
 /// Batches a client may have unanswered on one connection.
 pub const CLIENT_IN_FLIGHT: usize = 64;
 
-/// Batches of a producer that a log remembers: what a retry can be recognised by. So a producer has
-/// at most so many batches of one log unanswered.
+/// Batches of a producer that a log remembers: what a retry can be recognised by. So a producer
+/// sends a batch to a log only if at most so many, itself counted, were made since the oldest that
+/// has no answer.
 pub const PRODUCER_BATCHES: usize = 5;
+
+/// Producers that a log remembers: 1,024 x 184 bytes fit into a block. The one with the oldest tick
+/// leaves; in a log of smaller blocks there are as many as a block holds.
+pub const PRODUCERS: usize = 1024;
 
 /// Bytes of appends that one connection may have unanswered; the node reads no further before.
 pub const CONNECTION_APPEND_BYTES: usize = 16 << 20;

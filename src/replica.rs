@@ -174,7 +174,7 @@ impl Replica {
             (Channel::Control, leader) => {
                 self.follower.control_up(peer, connection);
                 if let Some(leader) = leader {
-                    leader.control_up(now, peer, connection);
+                    leader.control_up(now, peer, connection, &mut self.state);
                 }
             }
             (Channel::Data, Some(leader)) if dialed => {

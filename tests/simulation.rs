@@ -16,7 +16,7 @@ mod network_checks;
 
 use sim::report::Report;
 use sim::runs::{Script, complain, run, swarm};
-use sim::{mesh, scenarios, scenarios_loss, scenarios_script};
+use sim::{mesh, scenarios, scenarios_loss, scenarios_producers, scenarios_script};
 
 /// Seeds of a default run.
 const SEEDS: u64 = 300;
@@ -209,6 +209,30 @@ fn an_idle_follower_that_restarts_is_taken_up_again() {
 #[test]
 fn a_slow_follower_holds_up_nobody() {
     runs(scenarios::slow_follower, "slow_follower", 2);
+}
+
+///
+#[test]
+fn a_retry_is_never_appended_twice() {
+    let name = "retries_over_restarts";
+    let sum = runs(scenarios_producers::retries_over_restarts, name, 10);
+    assert!(sum.retries > 100, "{} batches were sent again", sum.retries);
+}
+
+///
+#[test]
+fn a_cut_takes_the_batches_of_producers_along() {
+    let name = "cut_producers";
+    let sum = runs(scenarios_producers::cut_producers, name, 10);
+    assert!(sum.blocks_cut > 0, "nothing was cut");
+}
+
+/// What a `local` append was told is read at once, and what is gone is never read on from.
+#[test]
+fn local_reads_see_the_open_block_and_learn_that_it_is_gone() {
+    let name = "lost_open_block";
+    let sum = runs(scenarios_producers::lost_open_block, name, 5);
+    assert!(sum.truncated_reads > 0, "no reader was told");
 }
 
 #[test]

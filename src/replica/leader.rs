@@ -102,12 +102,25 @@ impl Leader {
         self.lost_source(now, peer, state);
     }
 
-    pub fn control_up(&mut self, now: Time, peer: NodeId, connection: ConnectionId) {
-        if let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) {
-            link.control = Some(connection);
-            link.heard = now;
-            // So that the peer hears of this leader at once.
-            self.ping_at = now;
+    pub fn control_up(
+        &mut self,
+        now: Time,
+        peer: NodeId,
+        connection: ConnectionId,
+        state: &mut State,
+    ) {
+        let Some(index) = self.links.iter().position(|link| link.peer == peer) else {
+            return;
+        };
+        let link = &mut self.links[index];
+        link.control = Some(connection);
+        link.heard = now;
+        // So that the peer hears of this leader at once.
+        self.ping_at = now;
+        if link.peer_pause.is_some() && link.data.is_some() {
+            // It may have been restarted, and know nothing of the pause nor of the connection on
+            // which nothing may be sent: a new one tells.
+            self.drop_link(now, index, Code::Replaced, Cause::Lost, state);
         }
     }
 

@@ -290,6 +290,7 @@ async fn read(
         max_bytes: body.max_bytes.min(limits::MAX_BUFFER_BYTES as u32),
         wait_ms: body.wait_ms,
         level,
+        last_epoch: body.last_epoch,
     };
     ask(core, connection, (home, log), event).await
 }

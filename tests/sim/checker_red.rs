@@ -31,6 +31,8 @@ fn batch(sequence: u32, base_offset: u64) -> BatchFacts {
     BatchFacts {
         id: Some(id(sequence)),
         base_offset,
+        epoch: 1,
+        producer: None,
         record_count: 2,
         digest: 1000 + u64::from(sequence),
         max_timestamp: 1000 + base_offset,
@@ -75,6 +77,7 @@ fn history() -> Checker {
             session: 5,
             digest: 1000 + u64::from(sequence),
             record_count: 2,
+            retried: false,
         };
         checker.append_sent(id(sequence), append);
         let facts = block(u64::from(sequence), sequence);
@@ -178,6 +181,7 @@ fn another_order_is_found() {
             session: 5,
             digest: 1000 + u64::from(sequence),
             record_count: 2,
+            retried: false,
         };
         checker.append_sent(id(sequence), append);
         let facts = &logs[0].blocks[sequence as usize];

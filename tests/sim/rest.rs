@@ -6,8 +6,10 @@
 //! logs.
 
 use super::checker::{books_agree, credit_at_rest, done_in_time, memory_held};
+use super::client::Client;
 use super::log_checks::NodeLog;
 use super::node::node_index;
+use super::producer::ProducerSide;
 use super::rng::Chance;
 use super::verdict::{Checked, Verdict};
 use super::world::World;
@@ -27,11 +29,18 @@ impl World {
     pub fn come_to_rest(&mut self) -> Checked {
         self.mend()?;
         self.wait_for("the clients to finish", |world| {
-            Ok(world.clients.iter().all(|client| client.waiting.is_empty()))
+            let done = |client: &Client| {
+                let producer = client.producer.as_ref();
+                client.waiting.is_empty() && producer.is_none_or(ProducerSide::is_done)
+            };
+            Ok(world.clients.iter().all(done))
         })?;
         self.wait_for("all lags to reach 0", World::at_rest)?;
+        self.check_producers()?;
         self.probe()?;
         self.wait_for("all lags to reach 0 again", World::at_rest)?;
+        self.check_producers()?;
+        self.readers_at_end()?;
         self.check_logs()?;
         self.check_credit()?;
         self.check_books()?;

@@ -67,7 +67,7 @@ impl World {
     }
 
     /// Every operation of this disk takes so long from now on.
-    fn slow_disk(&mut self, node: usize, us: u64) {
+    pub fn slow_disk(&mut self, node: usize, us: u64) {
         let options = self.nodes[node].disk.options_mut();
         options.slow = Chance::percent(100);
         options.slow_us = us;
@@ -86,15 +86,16 @@ impl World {
         process.map_or(0, |process| process.buffers.most_bytes())
     }
 
-    fn sound_disk(&mut self, node: usize) {
+    /// As it was configured again.
+    pub fn sound_disk(&mut self, node: usize) {
         *self.nodes[node].disk.options_mut() = self.options.disk.clone();
     }
 }
 
 /// Brings the second follower into possession of blocks that the leader lost with its power, and
-/// lets the leader open its next epoch with the first follower and go on. `second_write_us` is how
-/// long the second follower's writes take.
-fn leave_stale_suffix(world: &mut World, second_write_us: u64) -> Checked {
+/// lets the leader open its next epoch with the first follower. `second_write_us` is how long the
+/// second follower's writes take. Clients send nothing new from then on.
+pub fn leave_stale_blocks(world: &mut World, second_write_us: u64) -> Checked {
     world.wait_for_leader()?;
     world.run_for(100_000)?;
     world.cut_off(FIRST, true);
@@ -109,7 +110,12 @@ fn leave_stale_suffix(world: &mut World, second_write_us: u64) -> Checked {
     world.sound_disk(LEADER);
     world.block_both(LEADER, FIRST, false);
     world.start_node(LEADER)?;
-    world.wait_for_leader()?;
+    world.wait_for_leader()
+}
+
+/// The same, and clients go on.
+fn leave_stale_suffix(world: &mut World, second_write_us: u64) -> Checked {
+    leave_stale_blocks(world, second_write_us)?;
     world.clients_active = true;
     world.run_for(50_000)
 }
