@@ -38,6 +38,10 @@
 //!   behind reads them from the log's files, in the same frames.
 //! * Runs that arrive while a follower cuts its log wait in the shard, bounded by the link's
 //!   credit.
+//! * A client gives a batch another name (epoch, sequence) only if every attempt under the old one
+//!   was refused; what may be in the log under one name ends as unknown, never under another.
+//! * A silent connection that owes a client an answer is asked for `Metadata` before it is given
+//!   up, so an append may wait for its quorum and a hung node costs seconds.
 //! * A leader of a mesh sends only what is durable on its own disk, so a crash never leaves a
 //!   follower ahead of it. Its own memory is enough to open an epoch; if that was lost, it waits
 //!   until every other node has said what it holds, and copies the most of it back.
