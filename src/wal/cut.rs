@@ -8,8 +8,8 @@
 //! suffix of the same blocks and never a hole before a block that is still sound; and behind the
 //! end of a log that was cut there are zeros, so that a torn tail is found, and reported, once. A
 //! log that begins anew is cut so at its new start; then the start is saved, and what is left goes
-//! like trimmed files. Recovery starts where `scan_from` is lowered. It never decides what goes: see
-//! `log.rs` and `recovery.rs`.
+//! like trimmed files. Recovery starts where `scan_from` is lowered. It never decides what goes:
+//! see `log.rs` and `recovery.rs`.
 
 use super::ids::{Ids, Purpose};
 use super::op::DiskOp;

@@ -254,8 +254,8 @@ impl Job {
     }
 
     /// The start of the first segment from the one that begins with `from` on that may hold a
-    /// record as late as is wanted, below the end of the search: what lies behind it may have no file
-    /// yet.
+    /// record as late as is wanted, below the end of the search: what lies behind it may have no
+    /// file yet.
     fn skip_early(&mut self, from: BlockNo, index: &Index, segments: &Segments) -> Option<Spot> {
         let Goal::Time(time) = self.goal else {
             return None;
