@@ -8,6 +8,11 @@
 //! control, in turns. Printed are medians over the rounds of the ratio of acknowledged records per
 //! second, which other work on the machine spoils, and of records per second of CPU time that the
 //! executors had: what the ratio comes to when they have their CPUs to themselves.
+//!
+//! An executor does not yield while it is measured: nothing here comes through its reactor, and
+//! one that yields can park with work to do (see `runtime/metronome.rs`). So sockets, rings and
+//! wake-ups are not part of the figure. The second figure is a sum over executors: it shows what
+//! they lose to each other in caches and memory, not whether the machine gave each its CPU.
 
 use glommio::{LocalExecutorBuilder, Placement};
 use millrace::buffers::Buffers;
@@ -231,7 +236,6 @@ async fn run(shards: Range<usize>) -> Score {
         for bench in &mut benches {
             bench.turn(now(), &batch, &mut pool);
         }
-        glommio::yield_if_needed().await;
         let records = || benches.iter().map(|bench| bench.records).sum::<u64>();
         match begun {
             None if start.elapsed() >= WARM_UP && benches.iter().all(|bench| bench.open) => {

@@ -127,8 +127,8 @@ impl From<ConfigError> for Failure {
     }
 }
 
-impl From<millrace::client::driver::blocking::ClientError> for Failure {
-    fn from(error: millrace::client::driver::blocking::ClientError) -> Failure {
+impl From<millrace::client::driver::ClientError> for Failure {
+    fn from(error: millrace::client::driver::ClientError) -> Failure {
         Failure::Failed(error.to_string())
     }
 }

@@ -30,11 +30,17 @@ pub enum Fault {
     CommitUnbounded,
     /// Let a lower epoch in.
     ForgetFence,
+    /// Answer a retry at once, whatever its first copy has reached.
+    AnswerDuplicateAtOnce,
+    /// Start with no producers, whatever the log holds of them.
+    ForgetProducersOnRestart,
+    /// Go on knowing the batches that a cut took away.
+    KeepCutProducers,
 }
 
 impl Fault {
     /// Every fault with its name in `MILLRACE_FAULT`.
-    pub const ALL: [(Fault, &'static str); 12] = [
+    pub const ALL: [(Fault, &'static str); 15] = [
         (Fault::AckEarly, "ack_early"),
         (Fault::IgnoreShortWrite, "ignore_short_write"),
         (Fault::EraseFirstFirst, "erase_first_first"),
@@ -47,6 +53,12 @@ impl Fault {
         (Fault::CompareEpochsOnly, "compare_epochs_only"),
         (Fault::CommitUnbounded, "commit_unbounded"),
         (Fault::ForgetFence, "forget_fence"),
+        (Fault::AnswerDuplicateAtOnce, "answer_duplicate_at_once"),
+        (
+            Fault::ForgetProducersOnRestart,
+            "forget_producers_on_restart",
+        ),
+        (Fault::KeepCutProducers, "keep_cut_producers"),
     ];
 }
 

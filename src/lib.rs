@@ -38,9 +38,20 @@
 //!   behind reads them from the log's files, in the same frames.
 //! * Runs that arrive while a follower cuts its log wait in the shard, bounded by the link's
 //!   credit.
+//! * A client gives a batch another name (epoch, sequence) only if every attempt under the old one
+//!   was refused; what may be in the log under one name ends as unknown, never under another.
+//! * A silent connection that owes a client an answer is asked for `Metadata` before it is given
+//!   up, so an append may wait for its quorum and a hung node costs seconds.
 //! * A leader of a mesh sends only what is durable on its own disk, so a crash never leaves a
 //!   follower ahead of it. Its own memory is enough to open an epoch; if that was lost, it waits
 //!   until every other node has said what it holds, and copies the most of it back.
+//! * The first attempt after a failed one comes within 50 ms, each further one after twice the
+//!   time, up to `retry_backoff_ms`; an ack begins anew. There is no jitter.
+//! * Heartbeats also go over a data connection on which nothing is in flight or that is paused, so
+//!   that one that died without a word is missed. A follower asks for a pause by itself by the two
+//!   rules of `replica/pausing.rs`.
+//! * A link whose logs differ is `paused` with the cause `diverged` and the block: there are four
+//!   statuses, and only an operator lets it go on.
 //! * A mesh is all of `[[cluster.nodes]]`: there is no key for less. Its nodes' ids are its
 //!   origins; the fingerprint in `Hello` covers kind and node list.
 //! * A request that finds the lane to another core full waits with its connection, which is read no

@@ -83,6 +83,14 @@ pub const INITIAL_CREDIT_BYTES: u64 = 32 << 20;
 /// read from the log again when the socket has room: a slow peer costs this much and no more.
 pub const LINK_QUEUE_BYTES: usize = 8 << 20;
 
+/// Bytes of frames that may wait for the socket of a peer: what a link may queue, and as much again
+/// of the largest answers to fetches. A peer that lets more pile up reads nothing: its connection
+/// ends.
+pub const PEER_QUEUE_BYTES: usize = LINK_QUEUE_BYTES + 2 * MAX_BUFFER_BYTES;
+
+/// Runs of blocks that wait behind a cut, whatever their size; their bytes are bounded by credit.
+pub const DELAYED_RUNS: usize = 16_384;
+
 /// Bytes of recent blocks a log keeps in memory for its links, counted as buffers.
 pub const RECENT_BYTES: usize = 8 << 20;
 
@@ -93,9 +101,14 @@ pub const HELD_BLOCKS: usize = 65_536;
 /// Batches a client may have unanswered on one connection.
 pub const CLIENT_IN_FLIGHT: usize = 64;
 
-/// Batches of a producer that a log remembers: what a retry can be recognised by. So a producer has
-/// at most so many batches of one log unanswered.
+/// Batches of a producer that a log remembers: what a retry can be recognised by. So a producer
+/// sends a batch to a log only if at most so many, itself counted, were made since the oldest that
+/// has no answer.
 pub const PRODUCER_BATCHES: usize = 5;
+
+/// Producers that a log remembers: 1,024 x 184 bytes fit into a block. The one with the oldest tick
+/// leaves; in a log of smaller blocks there are as many as a block holds.
+pub const PRODUCERS: usize = 1024;
 
 /// Bytes of appends that one connection may have unanswered; the node reads no further before.
 pub const CONNECTION_APPEND_BYTES: usize = 16 << 20;
@@ -120,6 +133,9 @@ pub const LOADS_AT_ONCE: usize = 8;
 /// Reads and searches that one log holds back until there is something to return.
 pub const WAITING_READS: usize = 1024;
 
+/// Reads of one connection that one log holds back: what a client of this version has in flight.
+pub const WAITING_READS_EACH: usize = CLIENT_IN_FLIGHT;
+
 /// Appends of one log that are accepted and not yet answered.
 pub const PENDING_APPENDS: usize = 65_536;
 
@@ -139,8 +155,12 @@ pub const HEARTBEAT_MS: u64 = 100;
 /// (`rpc_timeout_ms`, S-167).
 pub const RPC_TIMEOUT_MS: u64 = 5_000;
 
-/// Time between two attempts to connect (`retry_backoff_ms`, S-168).
+/// Longest time between two attempts to connect (`retry_backoff_ms`, S-168).
 pub const RETRY_BACKOFF_MS: u64 = 1_000;
+
+/// Time before the first attempt after one that failed; each further one waits twice as long, up to
+/// `retry_backoff_ms`. A process that is started again is back within it.
+pub const FIRST_RETRY_MS: u64 = 50;
 
 /// How long a starting leader waits for all configured followers before a majority is enough.
 pub const GATHER_MS: u64 = 1_000;
@@ -187,6 +207,10 @@ pub const HANDOFF_LANES: usize = 4;
 
 /// How long a new connection may take for its first frame, and a dialed one for the answer.
 pub const HANDSHAKE_MS: u64 = 5_000;
+
+/// How long a payload may take from its first byte to its last: its buffer is set aside meanwhile.
+/// The largest one comes in time at 1.7 MB/s, a batch of 1 MiB at 105 KB/s.
+pub const PAYLOAD_MS: u64 = 10_000;
 
 /// What the buffers of a core are for.
 #[derive(Clone, Copy, Debug)]

@@ -7,20 +7,22 @@
 //! and [`Replica::on_time`] when [`Replica::poll_timeout`] is due.
 //!
 //! `follower.rs` and `promises.rs` are the part of every node, `leader.rs`, `sending.rs`,
-//! `opening.rs` and `copying.rs` that of the placed one; `admit.rs` holds the rule by which a run
-//! of blocks enters a log, `credit.rs` the two accounts of a link, `progress.rs` what a leader
-//! knows of one follower.
+//! `opening.rs` and `copying.rs` that of the placed one; `pausing.rs` says when a follower asks
+//! for a pause; `admit.rs` holds the rule by which a run of blocks enters a log, `credit.rs` the
+//! two accounts of a link, `progress.rs` what a leader knows of one follower.
 //! Start with `view.rs`, then `output.rs`.
 
 pub mod admit;
 pub mod credit;
 
+mod backoff;
 mod copying;
 mod follower;
 mod lag;
 mod leader;
 mod opening;
 mod output;
+mod pausing;
 mod pending;
 mod progress;
 mod promises;
@@ -172,7 +174,7 @@ impl Replica {
             (Channel::Control, leader) => {
                 self.follower.control_up(peer, connection);
                 if let Some(leader) = leader {
-                    leader.control_up(now, peer, connection);
+                    leader.control_up(now, peer, connection, &mut self.state);
                 }
             }
             (Channel::Data, Some(leader)) if dialed => {
@@ -189,6 +191,12 @@ impl Replica {
         if let Some(leader) = &mut self.leader {
             leader.connection_down(now, connection, &self.state);
         }
+    }
+
+    /// The owner of the log found a reason to end a connection.
+    pub fn end_connection(&mut self, now: Time, connection: ConnectionId, code: Code) {
+        self.state.close(connection, code);
+        self.peer_down(now, connection);
     }
 
     /// A connection asked for with [`Output::Dial`] could not be opened.
@@ -381,8 +389,8 @@ impl Replica {
     }
 
     /// Looks at the clock.
-    pub fn on_time(&mut self, now: Time, _view: &dyn LogView) {
-        self.follower.on_time(now, &mut self.state);
+    pub fn on_time(&mut self, now: Time, view: &dyn LogView) {
+        self.follower.on_time(now, &mut self.state, view);
         if let Some(leader) = &mut self.leader {
             leader.on_time(now, &mut self.state);
         }
@@ -405,6 +413,7 @@ impl Replica {
         leader
             .into_iter()
             .chain(self.follower.silent_at(&self.state))
+            .chain(self.follower.load.look_at)
             .min()
     }
 
@@ -511,7 +520,13 @@ impl Replica {
 #[cfg(test)]
 mod commit_tests;
 #[cfg(test)]
+mod exchange_tests;
+#[cfg(test)]
+mod flow_tests;
+#[cfg(test)]
 mod follower_tests;
+#[cfg(test)]
+mod hostile_tests;
 #[cfg(test)]
 mod link_tests;
 #[cfg(test)]

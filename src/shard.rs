@@ -6,13 +6,15 @@
 //! no I/O: time is a parameter, payload bytes stay in the shell's buffers (see `buffers.rs`). Every
 //! decision belongs to a leaf: how bytes become durable to `wal`, who may lead and what may be
 //! admitted to `replica`. Here their outputs are carried to one another: read `Shard::pump`
-//! first, then `shard/clients.rs` for appends and reads and `shard/links.rs` for runs of blocks.
+//! first, then `shard/appends.rs`, `shard/reads.rs`, and `shard/links.rs` for runs of blocks.
 
 mod answers;
+mod appends;
 mod clients;
 pub mod config;
 pub mod event;
 mod links;
+mod reads;
 pub mod status;
 mod view;
 
@@ -22,16 +24,19 @@ use crate::types::{BlockNo, Buckets, BufferId, ConnectionId, Epoch, NodeId, Offs
 pub use crate::wal::config::Config as WalConfig;
 pub use crate::wal::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileEntry, FileName};
 pub use crate::wal::retention::Retention;
-use crate::wal::{Loaded, Log, Output as LogOutput, ReadError, RecoveredMemory, SaveId, State};
+use crate::wal::{Log, Output as LogOutput, RecoveredMemory, SaveId, State};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, CreditLimits, FindOk, ReplicaMemory};
 use crate::wire::checkpoint::Memory;
 use crate::wire::code::Code;
 use crate::wire::message::Message;
+use crate::wire::producers::Producer;
 use answers::Answers;
-use clients::{Clients, PendingAppend, WaitingRead};
+use appends::PendingAppend;
+use clients::Clients;
 pub use config::{LinkConfig, ShardConfig};
 pub use event::{Action, Event, Notice, Part, Request};
+use reads::{Read, WaitingRead};
 pub use status::{Counters, Following, LinkStatus, LinkView, Role, ShardStatus};
 use std::collections::{BTreeMap, VecDeque};
 use view::View;
@@ -64,8 +69,8 @@ pub struct Shard {
     /// An epoch whose first block the log could not take yet.
     opening: Option<Epoch>,
     committed_offset: Offset,
-    /// Log end and high watermark that waiting reads were last held against.
-    seen_ends: (BlockNo, BlockNo),
+    /// Log end, high watermark and end of the open block that waiting reads were last held against.
+    seen_ends: (BlockNo, BlockNo, Offset),
     stopping: bool,
     /// Why the log is closed, with the mend; empty if it is not.
     failed: String,
@@ -103,7 +108,7 @@ impl Shard {
             delayed: VecDeque::new(),
             opening: None,
             committed_offset: Offset(0),
-            seen_ends: (BlockNo(0), BlockNo(0)),
+            seen_ends: (BlockNo(0), BlockNo(0), Offset(0)),
             stopping: false,
             failed: String::new(),
             counters: Counters::default(),
@@ -131,8 +136,15 @@ impl Shard {
                 max_bytes,
                 wait_ms,
                 level,
+                last_epoch,
             } => {
-                self.on_read(now, request, (offset, max_bytes, wait_ms, level), buffers);
+                let read = Read {
+                    offset,
+                    last_epoch,
+                    max_bytes,
+                    level,
+                };
+                self.on_read(now, request, wait_ms, read, buffers);
             }
             Event::Find { request, timestamp } => self.on_find(request, timestamp),
             Event::ClientGone { connection } => {
@@ -149,7 +161,10 @@ impl Shard {
             } => {
                 self.replica.peer_up(now, peer, connection, channel, dialed);
             }
-            Event::PeerDown { connection } => self.replica.peer_down(now, connection),
+            Event::PeerDown { connection } => {
+                self.forget_delayed(connection);
+                self.replica.peer_down(now, connection);
+            }
             Event::DialFailed { peer } => self.replica.dial_failed(now, peer),
             Event::Frame {
                 connection,
@@ -213,6 +228,11 @@ impl Shard {
                 replica::Role::Failed => Role::Failed,
             },
         }
+    }
+
+    /// The producers that the log knows, ascending by id: those of sealed blocks.
+    pub fn producers(&self) -> Vec<Producer> {
+        self.log.producers().cloned().collect()
     }
 
     /// The epoch in which its leader takes appends, as far as this node knows.
@@ -292,11 +312,13 @@ impl Shard {
             }
         }
         self.retain(now);
-        let ends = (self.log.log_end(), self.replica.high_watermark());
-        let news = std::mem::replace(&mut self.seen_ends, ends) != ends;
+        let open_end = self.log.open_end_offset();
+        let ends = (self.log.log_end(), self.replica.high_watermark(), open_end);
+        let seen = std::mem::replace(&mut self.seen_ends, ends);
         let room = std::mem::take(&mut self.room_came) && self.answers.take_wanted();
-        if news || room {
-            self.retry_reads(buffers);
+        if seen != ends || room {
+            let only_local = (seen.0, seen.1) == (ends.0, ends.1) && !room;
+            self.retry_reads(only_local, buffers);
         }
     }
 
@@ -333,6 +355,8 @@ impl Shard {
                 self.replica
                     .started(now, promise, recovered.high_watermark, &view);
                 self.note_committed(self.replica.high_watermark());
+                self.pending.durable(self.log.durable_end());
+                self.pending.committed(self.replica.high_watermark());
                 if let Some(torn) = recovered.torn {
                     self.counters.blocks_cut += torn.blocks;
                     let text = format!("cut a torn tail: {} from block {}", torn.blocks, torn.from);
@@ -356,7 +380,11 @@ impl Shard {
                     self.replica.saved(now, token, &view);
                 }
             }
-            LogOutput::CutDone(_) => self.after_cut(now, buffers),
+            LogOutput::CutDone(_) => {
+                // The durable end fell: what comes in its place is not durable yet.
+                self.pending.durable(self.log.durable_end());
+                self.after_cut(now, buffers);
+            }
             LogOutput::Loaded { request, result } => self.on_loaded(now, request, result, buffers),
             LogOutput::Found { request, result } => {
                 if let Some(Purpose::Find(client)) = self.loads.remove(&request) {
@@ -371,68 +399,6 @@ impl Shard {
             }
             LogOutput::Release(buffer) => self.release(buffer),
             LogOutput::Stopped => self.on_stopped(),
-        }
-    }
-
-    fn on_loaded(
-        &mut self,
-        now: Time,
-        request: u64,
-        result: Result<Loaded, ReadError>,
-        buffers: &mut dyn Buffers,
-    ) {
-        let purpose = self
-            .loads
-            .remove(&request)
-            .expect("every load has its purpose");
-        match (&result, purpose) {
-            // Trimmed meanwhile, or cut: looked at again.
-            (Err(ReadError::NotHeld), Purpose::Read(read))
-                if read.offset < self.log.log_start().offset =>
-            {
-                self.room_came = true;
-                self.try_read(read, buffers);
-            }
-            (Ok(loaded), Purpose::Read(read)) => self.answer_read(read, loaded, buffers),
-            (Err(error), Purpose::Read(read)) => {
-                self.on_read_error(Some(read.request), *error);
-            }
-            (Ok(loaded), Purpose::Run(run)) => self.send_run(now, &run, loaded),
-            (Err(error), Purpose::Run(run)) => {
-                self.replica.run_sent(now, run.connection, &[]);
-                self.on_read_error(None, *error);
-            }
-            (Ok(loaded), Purpose::Fetch(fetch)) => self.send_fetch(&fetch, Some(loaded)),
-            (Err(error), Purpose::Fetch(fetch)) => {
-                self.send_fetch(&fetch, None);
-                self.on_read_error(None, *error);
-            }
-            (_, Purpose::Find(_)) => panic!("a search is answered by Found"),
-        }
-        if let Ok(loaded) = result {
-            self.release(loaded.buffer);
-        }
-    }
-
-    /// Damage met by a read closes the log: what it holds can no longer be trusted to be served.
-    fn on_read_error(&mut self, client: Option<Request>, error: ReadError) {
-        self.room_came = true;
-        if let Some(request) = client {
-            let code = match error {
-                ReadError::NotHeld => Code::NotReady,
-                ReadError::Corrupt { .. } | ReadError::Disk(_) => Code::LogFailed,
-            };
-            self.reply_error(request, code, [0; 2]);
-        }
-        if let ReadError::Corrupt {
-            file,
-            position,
-            block,
-        } = error
-        {
-            let name = crate::wire::segment::file_name(file);
-            self.log
-                .latch(format!("{name} at {position}: block {block} is damaged"));
         }
     }
 

@@ -24,7 +24,9 @@ mod index;
 mod loads;
 mod open;
 mod pressure;
+mod producers;
 mod reader;
+mod rebuild;
 mod recent;
 mod recovery;
 pub mod retention;
@@ -45,6 +47,8 @@ mod index_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]
+mod producers_tests;
+#[cfg(test)]
 mod recovery_tests;
 #[cfg(test)]
 mod retention_tests;
@@ -56,6 +60,7 @@ mod space_tests;
 pub use config::Config;
 pub use log::Log;
 pub use output::{
-    AppendRefusal, Appended, CutDone, From, Held, Load, Loaded, Output, ReadError, Recovered,
-    RecoveredMemory, Refusal, SaveId, State, Torn,
+    AppendRefusal, Appended, Common, CutDone, From, Held, Load, Loaded, Output, ReadError,
+    Recovered, RecoveredMemory, Refusal, SaveId, State, Torn,
 };
+pub use producers::Sequence;

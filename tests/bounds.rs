@@ -6,17 +6,17 @@
 
 mod node;
 
-use millrace::client::driver::blocking::{Client, ClientError};
+use millrace::client::NewRecord;
+use millrace::client::driver::blocking::{Producer, Reader};
+use millrace::client::driver::{ProducerConfig, ReaderConfig};
 use millrace::limits;
 use millrace::types::{Epoch, Level, LogId, Offset, OriginId, ReadLevel, ShardId};
 use millrace::wire::body::{Body, Metadata, PROTOCOL, Read, Status};
-use millrace::wire::code::Code;
-use millrace::wire::record::{BatchBuilder, Record};
 use node::{Node, PATIENCE, Place};
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Recent blocks, blocks in flight, fragments of the allocator.
 const MARGIN: usize = 64 << 20;
@@ -31,12 +31,6 @@ fn resident(node: &Node) -> usize {
     kib.and_then(|kib| kib.parse::<usize>().ok())
         .expect("a size")
         * 1024
-}
-
-fn batch(bytes: usize) -> Vec<u8> {
-    let mut builder = BatchBuilder::new();
-    builder.push(&Record::new(1, &vec![7; bytes]));
-    builder.finish()
 }
 
 /// Writes frame after frame until the node reads no further or `most` were taken; never reads.
@@ -59,22 +53,29 @@ fn log(shard: u16) -> LogId {
 /// A well-behaved client is served: an append and a read of it, with retries where the node asks
 /// for them.
 fn is_served(node: &Node, shard: u16) {
-    let mut client = Client::connect(&node.address).expect("the node answers");
-    let appended = client.append(ShardId(shard), Level::Quorum, PATIENCE, &batch(100));
-    let offset = appended.expect("the append is acknowledged").base_offset;
-    let (at, until) = (
-        (client.seed_node(), ShardId(shard)),
-        Instant::now() + PATIENCE,
-    );
-    loop {
-        let waits = (Duration::ZERO, PATIENCE);
-        match client.read(at, offset, ReadLevel::Committed, 1 << 20, waits) {
-            Ok(Some(read)) => return assert!(!read.payload.is_empty()),
-            Ok(None) | Err(ClientError::NotYet(Code::Overloaded)) => {}
-            Err(error) => panic!("not served: {error}"),
-        }
-        assert!(Instant::now() < until, "reads are starved");
-    }
+    let offset = append(node, shard, 100, 1);
+    let config = ReaderConfig::new(shard)
+        .from_offset(offset)
+        .timeout(PATIENCE);
+    let reader = Reader::connect([&node.address[..]], &config.at_seed());
+    let mut reader = reader.expect("the node answers");
+    assert!(reader.next_record().expect("it is served").is_some());
+}
+
+/// Appends so many batches of one record of so many bytes; the offset of the last one.
+fn append(node: &Node, shard: u16, bytes: usize, batches: u64) -> u64 {
+    let config = ProducerConfig::new().level(Level::Quorum).timeout(PATIENCE);
+    let producer = Producer::connect([&node.address[..]], &config.max_batch_records(1));
+    let producer = producer.expect("the node answers");
+    let send = |_| {
+        let record = NewRecord::new(vec![7; bytes]).shard(shard).timestamp_us(1);
+        producer.send(record).expect("there is room")
+    };
+    let waiting: Vec<_> = (0..batches).map(send).collect();
+    let acks = waiting
+        .into_iter()
+        .map(|pending| pending.wait().expect("it is acknowledged"));
+    acks.last().expect("at least one").offset.0
 }
 
 /// The most that the node holds above `before` while `clients` stay.
@@ -104,11 +105,7 @@ fn pipelined_reads(cores: u16, shard: u16) {
     )
     .expect("written");
     let node = Node::start(&path, &place.address());
-    let mut client = Client::connect(&node.address).expect("the node answers");
-    for _ in 0..BLOCKS {
-        let appended = client.append(ShardId(shard), Level::Quorum, PATIENCE, &batch(1_000_000));
-        appended.expect("the log takes it");
-    }
+    append(&node, shard, 1_000_000, BLOCKS);
     let before = resident(&node);
     let read = |number: u64| {
         let body = Read {

@@ -83,6 +83,54 @@ fn a_line_that_no_record_can_hold_fails_and_names_itself() {
     assert_eq!(text(&output.stdout), "one\n");
 }
 
+/// Lines behind a refused one were not sent: each counts as failed, read by then or not.
+#[test]
+fn lines_behind_a_refused_one_are_counted() {
+    let case = Case::new();
+    let lines = "echo one; head -c 20000000 /dev/zero | tr '\\0' a; echo; seq 1 10000";
+    let output = case.append(lines, Stdio::piped());
+    let words = [
+        "1 records appended, 10001 failed,",
+        "line 2 has 20000000 bytes",
+    ];
+    ends(&output, 1, &words);
+    // An input that does not end is not waited for.
+    let endless = "head -c 20000000 /dev/zero | tr '\\0' a; echo; echo two; exec sleep 8";
+    let output = case.append(endless, Stdio::piped());
+    let words = ["0 records appended, 2 failed (and what the input still brings)"];
+    ends(&output, 1, &words);
+}
+
+#[test]
+fn lines_go_by_key_compressed_and_are_read_from_a_time() {
+    let case = Case::new();
+    let input = File::options().read(true).open("/dev/null").unwrap();
+    let mut command = case.command("append", &["--key", "k", "--shard", "0"]);
+    ends(&command.stdin(input).output().unwrap(), 2, &["--key"]);
+    let mut command = case.command("append", &["--key", "some key", "--codec", "zstd"]);
+    let mut lines = Command::new("seq")
+        .args(["1", "3000"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    command.stdin(lines.stdout.take().unwrap());
+    let output = command.output().unwrap();
+    lines.wait().unwrap();
+    ends(&output, 0, &[]);
+    let first = text(&output.stdout);
+    assert!(first.starts_with("0 0\n"), "{first}");
+    let all: String = (1..=3000).map(|number| format!("{number}\n")).collect();
+    let output = case
+        .command("read", &["--from-time", "1"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout), all);
+    let later = ["--from-time", "9000000000000000"];
+    let output = case.command("read", &later).output().unwrap();
+    assert_eq!(text(&output.stdout), "");
+    ends(&output, 0, &[]);
+}
+
 #[test]
 fn output_that_takes_no_more_fails() {
     let case = Case::new();

@@ -6,7 +6,9 @@
 
 mod node;
 
-use millrace::client::driver::blocking::Client;
+use millrace::client::NewRecord;
+use millrace::client::driver::blocking::{Producer, Reader};
+use millrace::client::driver::{ProducerConfig, ReaderConfig};
 use millrace::types::{Epoch, Level, LogId, Offset, OriginId, ReadLevel, ShardId};
 use millrace::wire::batch;
 use millrace::wire::body::{Append, AppendOk, Body, Find, Metadata, PROTOCOL, Read, ReadOk};
@@ -200,10 +202,11 @@ fn handoffs(node: &Node) -> u64 {
 
 /// Waits until the first node leads all that it should: its first append is taken.
 fn wait_until_open(address: &str, shards: impl IntoIterator<Item = u16>) {
-    let mut client = Client::connect(address).expect("the node answers");
+    let config = ProducerConfig::new().level(Level::Quorum).timeout(PATIENCE);
+    let producer = Producer::connect([address], &config).expect("the node answers");
     for shard in shards {
-        let batch = batch_of(&[String::new()]);
-        let appended = client.append(ShardId(shard), Level::Quorum, PATIENCE, &batch);
+        let record = NewRecord::default().shard(shard).timestamp_us(0);
+        let appended = producer.send(record).expect("there is room").wait();
         appended.expect("the log opens");
     }
 }
@@ -215,24 +218,22 @@ fn a_client_that_knows_its_way_is_never_handed_over() {
     }
     let places = [place()];
     let node = Node::start(&config(&places, 0, ""), &places[0].address());
-    // The blocking client routes by what Metadata says of ports.
-    let mut client = Client::connect(&node.address).expect("the node answers");
+    // The drivers route by what Metadata says of ports.
     for shard in 0..SHARDS {
-        let route = client
-            .session()
-            .route(ShardId(shard))
-            .expect("a known shard");
-        let port = places[0].port + shard % CORES;
-        assert_eq!(route.address, format!("127.0.0.1:{port}"));
         for level in [Level::Local, Level::Leader, Level::Quorum] {
-            let batch = batch_of(&values(shard, 0..10));
-            let appended = client.append(ShardId(shard), level, PATIENCE, &batch);
-            appended.expect("the log takes it");
+            let config = ProducerConfig::new().level(level).timeout(PATIENCE);
+            let producer = Producer::connect([&node.address[..]], &config);
+            let producer = producer.expect("the node answers");
+            for value in values(shard, 0..10) {
+                let record = NewRecord::new(value).shard(shard);
+                producer.send(record).expect("there is room");
+            }
+            producer.close();
         }
-        let at = (client.seed_node(), ShardId(shard));
-        let waits = (Duration::ZERO, PATIENCE);
-        let read = client.read(at, Offset(0), ReadLevel::Local, 1 << 20, waits);
-        assert!(read.expect("the log is read").is_some());
+        let config = ReaderConfig::new(shard).level(ReadLevel::Local).at_seed();
+        let mut reader = Reader::connect([&node.address[..]], &config).expect("the node answers");
+        let read = std::iter::from_fn(|| reader.next_record().expect("the log is read"));
+        assert_eq!(read.count(), 30);
     }
     assert_eq!(handoffs(&node), 0);
     assert!(node.stop().success());

@@ -103,6 +103,7 @@ fn bytes_that_are_no_frame_are_answered_and_end_the_connection() {
     });
 }
 
+/// S-43
 #[test]
 fn an_unknown_frame_is_skipped_and_the_connection_goes_on() {
     with_node(|node| {
@@ -118,6 +119,7 @@ fn an_unknown_frame_is_skipped_and_the_connection_goes_on() {
     });
 }
 
+/// S-42
 #[test]
 fn a_frame_of_the_other_direction_is_answered_and_ends_the_connection() {
     with_node(|node| {
@@ -165,6 +167,7 @@ fn a_refused_append_leaves_the_connection_as_it_was() {
     });
 }
 
+/// S-187
 #[test]
 fn another_version_of_the_protocol_is_refused_with_both_numbers() {
     with_node(|node| {
@@ -181,6 +184,7 @@ fn another_version_of_the_protocol_is_refused_with_both_numbers() {
     });
 }
 
+/// S-187 S-45
 #[test]
 fn a_hello_that_does_not_fit_is_refused_with_both_values() {
     let hello = Hello {

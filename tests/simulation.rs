@@ -9,12 +9,14 @@ mod sim;
 
 #[path = "sim/checker_red.rs"]
 mod checker_red;
+#[path = "sim/foreign.rs"]
+mod foreign;
 #[path = "sim/network_checks.rs"]
 mod network_checks;
 
 use sim::report::Report;
 use sim::runs::{Script, complain, run, swarm};
-use sim::{mesh, scenarios, scenarios_loss, scenarios_script};
+use sim::{mesh, scenarios, scenarios_loss, scenarios_producers, scenarios_script};
 
 /// Seeds of a default run.
 const SEEDS: u64 = 300;
@@ -173,6 +175,12 @@ fn hundred_lost_connections_do_not_leak_credit() {
     runs(scenarios::hundred_resets, "hundred_resets", 3);
 }
 
+/// S-122, D-S7, D-S8
+#[test]
+fn a_thousand_lost_connections_leave_equal_books() {
+    runs(scenarios::thousand_resets, "thousand_resets", 1);
+}
+
 /// S-6, S-10, S-29, S-121, Q-16
 #[test]
 fn a_stopped_follower_costs_its_bound_and_catches_up() {
@@ -201,6 +209,30 @@ fn an_idle_follower_that_restarts_is_taken_up_again() {
 #[test]
 fn a_slow_follower_holds_up_nobody() {
     runs(scenarios::slow_follower, "slow_follower", 2);
+}
+
+///
+#[test]
+fn a_retry_is_never_appended_twice() {
+    let name = "retries_over_restarts";
+    let sum = runs(scenarios_producers::retries_over_restarts, name, 10);
+    assert!(sum.retries > 100, "{} batches were sent again", sum.retries);
+}
+
+///
+#[test]
+fn a_cut_takes_the_batches_of_producers_along() {
+    let name = "cut_producers";
+    let sum = runs(scenarios_producers::cut_producers, name, 10);
+    assert!(sum.blocks_cut > 0, "nothing was cut");
+}
+
+/// What a `local` append was told is read at once, and what is gone is never read on from.
+#[test]
+fn local_reads_see_the_open_block_and_learn_that_it_is_gone() {
+    let name = "lost_open_block";
+    let sum = runs(scenarios_producers::lost_open_block, name, 5);
+    assert!(sum.truncated_reads > 0, "no reader was told");
 }
 
 #[test]

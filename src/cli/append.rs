@@ -1,31 +1,29 @@
-//! `millrace append`: lines of standard input to records, in order, in batches.
+//! `millrace append`: lines of standard input to records, in order, each once.
 //!
-//! A batch closes when it is full or when no further line has come for the linger time. The first
-//! batch goes alone and waits for a leader; from then on several are in flight on one connection,
-//! and the order of lines is the order of offsets. Nothing is sent twice: what fails or is unknown
-//! is counted, and the command then ends with 1.
+//! A batch closes when it is full or when no further line has come for the linger time. The order
+//! of lines is the order of offsets, and a later line never stands where an earlier one is missing:
+//! after the first that failed or is unknown nothing more is sent. What is left of the input is
+//! counted as failed. Batches, retries and connections are the client's, see `client/producing.rs`.
 
 use super::{Failure, node_address};
-use clap::Args;
-use millrace::client::driver::blocking::{Client, ClientError, Connection};
-use millrace::client::{Outcome, Session};
-use millrace::limits::BATCH_HEADER;
-use millrace::types::{Level, ShardId};
-use millrace::wire::body::{Append, Body};
-use millrace::wire::record::{BatchBuilder, HEADER, Record};
-use std::collections::BTreeMap;
+use clap::{Args, ValueEnum};
+use millrace::client::driver::blocking::{Pending, Producer};
+use millrace::client::driver::{Ack, ClientError, ProducerConfig};
+use millrace::client::{Codec, Failure as Refused, NewRecord};
+use millrace::types::Level;
+use std::collections::VecDeque;
 use std::io::{self, BufRead, ErrorKind, Write};
 use std::process::ExitCode;
-use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, SyncSender, TryRecvError, channel, sync_channel,
-};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Lines that wait for a batch.
 const LINES: usize = 4096;
-/// What an answer may take beyond the time that the node was given.
-const SLACK: Duration = Duration::from_secs(2);
+/// How often outcomes are looked at while no line comes.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long the rest of the input is waited for, once it can only be counted.
+const REST: Duration = Duration::from_secs(1);
 
 /// Arguments of `append`.
 #[derive(Args, Debug)]
@@ -36,24 +34,38 @@ pub(super) struct Arguments {
     /// The shard.
     #[arg(long, default_value_t = 0)]
     shard: u16,
+    /// The key of all records; it says which shard they go to.
+    #[arg(long, conflicts_with = "shard")]
+    key: Option<String>,
     /// When a batch counts as done: local, leader or quorum; default: as the node says.
     #[arg(long)]
     level: Option<String>,
     /// How long one batch may take, milliseconds.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     timeout_ms: u32,
+    /// How batches are stored.
+    #[arg(long, value_enum, default_value_t = Stored::None)]
+    codec: Stored,
     /// Records of a batch at most.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     batch_records: u32,
     /// How long a batch waits for further lines, milliseconds.
     #[arg(long, default_value_t = 1)]
     linger_ms: u64,
-    /// Batches in flight at most.
+    /// Batches in flight at most; never more than 5 of one shard.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     in_flight: u32,
 }
 
-/// What came of all batches.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Stored {
+    /// As they are.
+    None,
+    /// Compressed.
+    Zstd,
+}
+
+/// What came of all records.
 #[derive(Debug, Default)]
 struct Counts {
     records: u64,
@@ -62,362 +74,182 @@ struct Counts {
     why: Option<String>,
 }
 
+impl Counts {
+    fn take(&mut self, outcome: Result<Ack, ClientError>) {
+        match outcome {
+            Ok(ack) => {
+                self.records += 1;
+                if ack.offset == ack.batch {
+                    self.print(&ack);
+                }
+            }
+            Err(error) => {
+                let count = if error.is_unknown() {
+                    &mut self.unknown
+                } else {
+                    &mut self.failed
+                };
+                *count += 1;
+                // That a record was not sent says less than why the one before it failed.
+                let behind = matches!(error, ClientError::Failed(Refused::Stopped));
+                if !behind {
+                    self.why.get_or_insert(error.to_string());
+                }
+            }
+        }
+    }
+
+    fn print(&mut self, ack: &Ack) {
+        match writeln!(io::stdout(), "{} {}", ack.shard, ack.offset) {
+            Ok(()) => {}
+            // A reader that has gone away wants no more offsets; the records still count.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            Err(error) => {
+                self.why.get_or_insert(format!("standard output: {error}"));
+            }
+        }
+    }
+
+    fn any_bad(&self) -> bool {
+        self.failed + self.unknown > 0 || self.why.is_some()
+    }
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let client = Client::connect(&arguments.node)?;
-    let cluster = client.session().cluster().expect("connected").clone();
-    let level = match &arguments.level {
-        Some(name) => Level::from_name(name),
-        None => Level::from_number(cluster.default_level),
-    };
-    let Some(level) = level else {
-        let name = arguments.level.as_deref().unwrap_or("?");
-        let text = format!("--level {name}: must be local, leader or quorum; mend: name one");
-        return Err(Failure::Input(text));
-    };
-    if usize::from(arguments.shard) >= cluster.leaders.len() {
-        let (shard, count) = (arguments.shard, cluster.leaders.len());
-        let text = format!("--shard {shard}: must be below {count}; mend: choose another one");
+    let producer = Producer::connect([&arguments.node[..]], &config(arguments)?)?;
+    let shards = producer.cluster().leaders.len();
+    if usize::from(arguments.shard) >= shards {
+        let shard = arguments.shard;
+        let text = format!("--shard {shard}: must be below {shards}; mend: choose another one");
         return Err(Failure::Input(text));
     }
-    let most_bytes = cluster.max_batch_bytes as usize;
-    let mut lines = Lines::start(arguments, most_bytes);
+    let (sender, lines) = sync_channel(LINES);
+    thread::spawn(move || read_lines(&sender));
     let mut counts = Counts::default();
-    let sent = send_all(arguments, client, level, &mut lines, &mut counts);
-    if let Err(error) = sent {
-        counts.why.get_or_insert(error.to_string());
-    }
-    counts.failed += lines.count_rest();
-    if let Some(problem) = lines.problem {
-        counts.why.get_or_insert(problem);
+    let mut rest_is_known = true;
+    let waiting = send_lines(arguments, &producer, &lines, &mut counts);
+    // Ends the wait of all that are left.
+    producer.close();
+    for pending in waiting {
+        counts.take(pending.wait());
     }
     // Also if every batch was appended: a line was left out, or an offset could not be said.
-    if counts.failed + counts.unknown > 0 || counts.why.is_some() {
-        let Counts {
-            records,
-            failed,
-            unknown,
-            ref why,
-        } = counts;
-        let why = why.as_deref().unwrap_or("see above");
-        let text = format!("{records} records appended, {failed} failed, {unknown} unknown: {why}");
-        return Err(Failure::Failed(text));
+    if counts.any_bad() {
+        rest_is_known = count_rest(&lines, &mut counts);
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn send_all(
-    arguments: &Arguments,
-    mut client: Client,
-    level: Level,
-    lines: &mut Lines,
-    counts: &mut Counts,
-) -> Result<(), ClientError> {
-    let shard = ShardId(arguments.shard);
-    let timeout = Duration::from_millis(arguments.timeout_ms.into());
-    let Some((batch, records)) = lines.batch(None).ready() else {
-        return Ok(());
+    if !counts.any_bad() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Counts {
+        records,
+        failed,
+        unknown,
+        ref why,
+    } = counts;
+    let why = why.as_deref().unwrap_or("see above");
+    let rest = if rest_is_known {
+        ""
+    } else {
+        " (and what the input still brings)"
     };
-    match client.append(shard, level, timeout, &batch) {
-        Ok(ok) => {
-            counts.records += records;
-            print_offset(arguments.shard, ok.base_offset.0, counts);
-        }
-        Err(error @ ClientError::Io(..)) if was_never_sent(&error) => {
-            counts.failed += records;
-            return Err(error);
-        }
-        Err(error @ (ClientError::Unknown(_) | ClientError::Io(..))) => {
-            counts.unknown += records;
-            return Err(error);
-        }
-        Err(error) => {
-            counts.failed += records;
-            return Err(error);
-        }
-    }
-    let session = client.session().clone();
-    drop(client);
-    Pipe::open(arguments, session, level)?.run(lines, counts)
+    let text =
+        format!("{records} records appended, {failed} failed{rest}, {unknown} unknown: {why}");
+    Err(Failure::Failed(text))
 }
 
-/// Nobody took the connection, so no byte of the batch went out.
-fn was_never_sent(error: &ClientError) -> bool {
-    matches!(error, ClientError::Io(_, error) if error.kind() == ErrorKind::ConnectionRefused)
-}
-
-fn print_offset(shard: u16, offset: u64, counts: &mut Counts) {
-    match writeln!(io::stdout(), "{shard} {offset}") {
-        Ok(()) => {}
-        // A reader that has gone away wants no more offsets; the records still count.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        Err(error) => {
-            counts
-                .why
-                .get_or_insert(format!("standard output: {error}"));
-        }
-    }
-}
-
-type Answer = Result<(u64, Body, Vec<u8>), ClientError>;
-
-/// Many batches in flight on one connection.
-struct Pipe<'a> {
-    arguments: &'a Arguments,
-    session: Session,
-    level: Level,
-    connection: Connection,
-    answers: Receiver<Answer>,
-    /// Records of each batch in flight.
-    in_flight: BTreeMap<u64, u64>,
-}
-
-impl<'a> Pipe<'a> {
-    fn open(
-        arguments: &'a Arguments,
-        session: Session,
-        level: Level,
-    ) -> Result<Pipe<'a>, ClientError> {
-        let route = session.route(ShardId(arguments.shard));
-        let route = route.ok_or(ClientError::Protocol("a shard without a leader"))?;
-        let connection = Connection::open(&route.address)?;
-        let mut receiving = connection.second()?;
-        let (sender, answers) = channel();
-        thread::spawn(move || {
-            loop {
-                let answer = receiving.receive(None);
-                let over = answer.is_err();
-                if sender.send(answer).is_err() || over {
-                    return;
-                }
-            }
-        });
-        Ok(Pipe {
-            arguments,
-            session,
-            level,
-            connection,
-            answers,
-            in_flight: BTreeMap::new(),
+fn config(arguments: &Arguments) -> Result<ProducerConfig, Failure> {
+    let timeout = Duration::from_millis(arguments.timeout_ms.into());
+    let config = ProducerConfig::new()
+        .timeout(timeout)
+        .connect_timeout(timeout)
+        .linger(Duration::from_millis(arguments.linger_ms))
+        .max_batch_records(arguments.batch_records)
+        .max_in_flight(arguments.in_flight as usize)
+        .codec(match arguments.codec {
+            Stored::None => Codec::None,
+            Stored::Zstd => Codec::Zstd,
         })
+        .stop_at_failure();
+    let Some(name) = arguments.level.as_deref() else {
+        return Ok(config);
+    };
+    match Level::from_name(name) {
+        Some(level) => Ok(config.level(level)),
+        None => Err(Failure::Input(format!(
+            "--level {name}: must be local, leader or quorum; mend: name one"
+        ))),
     }
+}
 
-    fn run(mut self, lines: &mut Lines, counts: &mut Counts) -> Result<(), ClientError> {
-        let done = self.send_and_receive(lines, counts);
-        // What was sent and never answered may be in the log.
-        counts.unknown += self.in_flight.values().sum::<u64>();
-        done
-    }
+type Line = io::Result<Vec<u8>>;
 
-    fn send_and_receive(
-        &mut self,
-        lines: &mut Lines,
-        counts: &mut Counts,
-    ) -> Result<(), ClientError> {
-        let timeout = Duration::from_millis(self.arguments.timeout_ms.into()) + SLACK;
-        let mut over = false;
-        loop {
-            let full = self.in_flight.len() >= self.arguments.in_flight as usize;
-            if over && self.in_flight.is_empty() {
-                return Ok(());
-            }
-            if over || full {
-                match self.answers.recv_timeout(timeout) {
-                    Ok(answer) => self.take(answer?, counts),
-                    Err(_) => return Err(self.late()),
-                }
-            } else {
-                let patience = (!self.in_flight.is_empty()).then_some(Duration::from_millis(1));
-                match lines.batch(patience) {
-                    Next::Batch(batch, records) => self.send(&batch, records)?,
-                    Next::End => over = true,
-                    Next::NothingYet => {}
-                }
-            }
-            loop {
-                match self.answers.try_recv() {
-                    Ok(answer) => self.take(answer?, counts),
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return Err(self.late()),
-                }
-            }
-            if counts.why.is_some() {
-                // Later lines must not stand where earlier ones are missing.
-                over = true;
-            }
+/// Sends lines until the input ends or something fails; what has no outcome yet.
+fn send_lines(
+    arguments: &Arguments,
+    producer: &Producer,
+    lines: &Receiver<Line>,
+    counts: &mut Counts,
+) -> VecDeque<Pending> {
+    let mut waiting: VecDeque<Pending> = VecDeque::new();
+    let mut number = 0_u64;
+    loop {
+        // In the order of the lines, which is the order of the outcomes of one shard.
+        while let Some(outcome) = waiting.front().and_then(Pending::poll) {
+            waiting.pop_front();
+            counts.take(outcome);
         }
-    }
-
-    fn late(&self) -> ClientError {
-        let timed_out = io::Error::from(ErrorKind::TimedOut);
-        ClientError::Io(self.arguments.node.clone(), timed_out)
-    }
-
-    fn send(&mut self, batch: &[u8], records: u64) -> Result<(), ClientError> {
-        let body = Append {
-            level: self.level.number(),
-            timeout_ms: self.arguments.timeout_ms,
+        if counts.any_bad() {
+            return waiting;
+        }
+        let line = if waiting.is_empty() {
+            lines.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            lines.recv_timeout(LOOK)
         };
-        let shard = ShardId(self.arguments.shard);
-        let request = self.session.append(shard, body, batch.len());
-        self.in_flight.insert(request.correlation, records);
-        self.connection.send(&request, batch)
-    }
-
-    fn take(&mut self, (correlation, body, _): (u64, Body, Vec<u8>), counts: &mut Counts) {
-        let Some(records) = self.in_flight.remove(&correlation) else {
-            return;
+        let line = match line {
+            Ok(Ok(line)) => line,
+            Ok(Err(error)) => {
+                counts.why.get_or_insert(format!("standard input: {error}"));
+                return waiting;
+            }
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return waiting,
         };
-        match self.session.answer(correlation, body) {
-            Outcome::Done(Body::AppendOk(ok)) => {
-                counts.records += records;
-                print_offset(self.arguments.shard, ok.base_offset.0, counts);
-            }
-            Outcome::Unknown(code) => {
-                counts.unknown += records;
-                counts
-                    .why
-                    .get_or_insert(ClientError::Unknown(code).to_string());
-            }
-            Outcome::Refused(code, details) => {
-                counts.failed += records;
-                let why = ClientError::Refused(code, details).to_string();
+        number += 1;
+        let len = line.len();
+        let record = match &arguments.key {
+            Some(key) => NewRecord::new(line).key(key.as_bytes()),
+            None => NewRecord::new(line).shard(arguments.shard),
+        };
+        match producer.send(record) {
+            Ok(pending) => waiting.push_back(pending),
+            Err(error @ ClientError::Failed(Refused::TooLarge { .. })) => {
+                counts.failed += 1;
+                let why = format!("line {number} has {len} bytes: {error}");
                 counts.why.get_or_insert(why);
             }
-            Outcome::Elsewhere(code) | Outcome::Later(code) => {
-                counts.failed += records;
-                let why = ClientError::Refused(code, [0, 0]).to_string();
-                counts.why.get_or_insert(why);
-            }
-            Outcome::Done(_) | Outcome::Stray => {
-                counts.unknown += records;
-                counts
-                    .why
-                    .get_or_insert("an answer that is none".to_owned());
-            }
+            Err(error) => counts.take(Err(error)),
         }
     }
 }
 
-/// Lines of standard input, read by a thread, made into batches.
-struct Lines {
-    lines: Receiver<io::Result<Vec<u8>>>,
-    /// A line that did not fit the batch before.
-    held: Option<Vec<u8>>,
-    /// Lines taken so far.
-    taken: u64,
-    /// A line that no batch can hold: it was left out, and nothing behind it is sent.
-    left_out: u64,
-    /// Why no further line is taken.
-    problem: Option<String>,
-    most_records: u32,
-    most_bytes: usize,
-    linger: Duration,
-}
-
-enum Next {
-    Batch(Vec<u8>, u64),
-    NothingYet,
-    End,
-}
-
-impl Next {
-    fn ready(self) -> Option<(Vec<u8>, u64)> {
-        match self {
-            Next::Batch(batch, records) => Some((batch, records)),
-            Next::NothingYet | Next::End => None,
-        }
-    }
-}
-
-impl Lines {
-    fn start(arguments: &Arguments, most_bytes: usize) -> Lines {
-        let (sender, lines) = sync_channel(LINES);
-        thread::spawn(move || read_lines(&sender));
-        Lines {
-            lines,
-            held: None,
-            taken: 0,
-            left_out: 0,
-            problem: None,
-            most_records: arguments.batch_records,
-            most_bytes,
-            linger: Duration::from_millis(arguments.linger_ms),
-        }
-    }
-
-    /// The next batch; waits for its first line for `patience`, or for ever.
-    fn batch(&mut self, patience: Option<Duration>) -> Next {
-        let first = match self.held.take() {
-            Some(line) => line,
-            None => match self.line(patience) {
-                Ok(line) => line,
-                Err(RecvTimeoutError::Timeout) => return Next::NothingYet,
-                Err(RecvTimeoutError::Disconnected) => return Next::End,
-            },
-        };
-        let mut builder = BatchBuilder::new();
-        builder.push(&Record::new(now_us(), &first));
-        let until = Instant::now() + self.linger;
-        while builder.record_count() < self.most_records {
-            let left = until.saturating_duration_since(Instant::now());
-            let Ok(line) = self.line(Some(left)) else {
-                break;
-            };
-            if builder.len() + HEADER + line.len() > self.most_bytes {
-                self.held = Some(line);
-                break;
-            }
-            builder.push(&Record::new(now_us(), &line));
-        }
-        let records = builder.record_count().into();
-        Next::Batch(builder.finish(), records)
-    }
-
-    /// The next line that a batch can hold. After one that none can, or an error of the input,
-    /// there is no further line: later ones must not stand where an earlier one is missing.
-    fn line(&mut self, patience: Option<Duration>) -> Result<Vec<u8>, RecvTimeoutError> {
-        if self.problem.is_some() {
-            return Err(RecvTimeoutError::Disconnected);
-        }
-        let line = match patience {
-            Some(patience) => self.lines.recv_timeout(patience)?,
-            None => self
-                .lines
-                .recv()
-                .map_err(|_| RecvTimeoutError::Disconnected)?,
-        };
-        self.taken += 1;
-        let most = self.most_bytes.saturating_sub(BATCH_HEADER + HEADER);
-        let problem = match line {
-            Ok(line) if line.len() <= most => return Ok(line),
+/// Counts the lines that were not sent; false if the input has not ended by then.
+fn count_rest(lines: &Receiver<Line>, counts: &mut Counts) -> bool {
+    let mut until = Instant::now() + REST;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match lines.recv_timeout(left) {
             Ok(line) => {
-                self.left_out = 1;
-                let (number, len) = (self.taken, line.len());
-                format!(
-                    "line {number} has {len} bytes, more than the {most} that a record may have \
-                     here; mend: shorten it, or raise max_batch_bytes on all nodes"
-                )
+                counts.failed += u64::from(line.is_ok());
+                until = Instant::now() + REST;
             }
-            Err(error) => format!("standard input: {error}"),
-        };
-        self.problem = Some(problem);
-        Err(RecvTimeoutError::Disconnected)
-    }
-
-    /// Lines that were read and never sent.
-    fn count_rest(&mut self) -> u64 {
-        let held = u64::from(self.held.take().is_some());
-        let lines = std::iter::from_fn(|| self.lines.try_recv().ok());
-        held + self.left_out + lines.filter(Result::is_ok).count() as u64
+            Err(RecvTimeoutError::Disconnected) => return true,
+            Err(RecvTimeoutError::Timeout) => return false,
+        }
     }
 }
 
-fn now_us() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |now| now.as_micros() as u64)
-}
-
-fn read_lines(lines: &SyncSender<io::Result<Vec<u8>>>) {
+fn read_lines(lines: &SyncSender<Line>) {
     let mut input = io::stdin().lock();
     loop {
         let mut line = Vec::new();

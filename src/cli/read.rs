@@ -1,23 +1,18 @@
 //! `millrace read`: records of one log, one line each.
 //!
-//! Reads whole batches, prints the records from the offset asked for on. Without `--to` and
-//! `--follow` it ends where the log ends. The node asked is the one given, so that a
+//! Prints the records from the offset or the time asked for on, in the order of the log. Without
+//! `--to` and `--follow` it ends where the log ends. The node asked is the one given, so that a
 //! follower's copy can be read as well as the leader's.
 
 use super::{Failure, node_address};
 use clap::{Args, ValueEnum};
-use millrace::client::driver::blocking::{Client, ClientError};
-use millrace::limits::MAX_BLOCK_BYTES;
-use millrace::types::{LogId, Offset, OriginId, ReadLevel, ShardId};
-use millrace::wire::batch;
-use millrace::wire::code::Code;
-use millrace::wire::record::{self, Record};
+use millrace::client::driver::ReaderConfig;
+use millrace::client::driver::blocking::Reader;
+use millrace::types::{OriginId, ReadLevel};
+use millrace::wire::record::Record;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 use std::time::Duration;
-
-/// How long one question waits for new records.
-const WAIT: Duration = Duration::from_secs(1);
 
 /// Arguments of `read`.
 #[derive(Args, Debug)]
@@ -35,6 +30,10 @@ pub(super) struct Arguments {
     /// First offset.
     #[arg(long, default_value_t = 0)]
     from: u64,
+    /// Begin at the first record whose time is not below this one, microseconds since the Unix
+    /// epoch.
+    #[arg(long, value_name = "MICROSECONDS", conflicts_with = "from")]
+    from_time: Option<u64>,
     /// Offset before which to stop; default: the end of the log now. Without --follow a log that
     /// ends before it is a failure.
     #[arg(long)]
@@ -71,71 +70,74 @@ enum Format {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut client = Client::connect(&arguments.node)?;
-    refuse_bad_range(arguments, &client)?;
-    let at = (client.seed_node(), log_asked_for(arguments, &client)?);
-    let level = match arguments.level {
-        Some(At::Committed) => ReadLevel::Committed,
-        Some(At::Local) => ReadLevel::Local,
-        None => {
-            let cluster = client.session().cluster().expect("connected");
-            let default = ReadLevel::from_number(cluster.default_read_level);
-            default.unwrap_or(ReadLevel::Committed)
-        }
-    };
     let patience = Duration::from_millis(arguments.timeout_ms);
+    let mut config = ReaderConfig::new(arguments.shard)
+        .at_seed()
+        .timeout(patience)
+        .connect_timeout(patience);
+    config = match arguments.level {
+        Some(At::Committed) => config.level(ReadLevel::Committed),
+        Some(At::Local) => config.level(ReadLevel::Local),
+        None => config,
+    };
+    if let Some(origin) = arguments.origin {
+        config = config.origin(origin);
+    }
+    config = match arguments.from_time {
+        Some(time_us) => config.from_time_us(time_us),
+        None => config.from_offset(arguments.from),
+    };
+    if arguments.follow {
+        config = config.follow();
+    }
+    let mut reader = Reader::connect([&arguments.node[..]], &config)?;
+    let cluster = reader.cluster();
+    refuse_bad_range(arguments, cluster.leaders.len())?;
+    refuse_unknown_origin(arguments, &cluster.origins)?;
     let mut out = BufWriter::new(io::stdout().lock());
+    let done = print_all(arguments, &mut reader, &mut out);
+    // What was read before a failure is printed too.
+    out.flush()?;
+    done
+}
+
+fn print_all(
+    arguments: &Arguments,
+    reader: &mut Reader,
+    out: &mut impl Write,
+) -> Result<ExitCode, Failure> {
     let mut next = arguments.from;
     while arguments.to.is_none_or(|to| next < to) {
-        let wait = if arguments.follow {
-            WAIT
-        } else {
-            Duration::ZERO
+        let Some(batch) = reader.next_batch()? else {
+            return match arguments.to {
+                None => Ok(ExitCode::SUCCESS),
+                Some(to) => Err(Failure::Failed(format!(
+                    "the records that may be read here end at {next}, before --to {to}; \
+                     mend: --follow waits for more"
+                ))),
+            };
         };
-        let offset = Offset(next);
-        let times = (wait, patience);
-        let found = client.read_log(at, offset, level, MAX_BLOCK_BYTES as u32, times);
-        match found {
-            Ok(Some(found)) if !found.payload.is_empty() => {
-                let printed = print(arguments, &mut out, &found.payload, next)?;
-                next = printed.max(found.ok.next.0);
-            }
-            Ok(_) if arguments.follow => {
-                out.flush()?;
-            }
-            Ok(_) => {
-                out.flush()?;
-                return match arguments.to {
-                    None => Ok(ExitCode::SUCCESS),
-                    Some(to) => Err(Failure::Failed(format!(
-                        "the records that may be read here end at {next}, before --to {to}; \
-                         mend: --follow waits for more"
-                    ))),
-                };
-            }
-            Err(ClientError::Refused(Code::OutOfRange, [start, end])) => {
-                out.flush()?;
-                let text = format!("offset {next} is not in the log, which holds {start} to {end}");
-                return Err(Failure::Failed(text));
-            }
-            Err(error) => {
-                out.flush()?;
-                return Err(error.into());
+        for (offset, record) in batch.records() {
+            if arguments.to.is_none_or(|to| offset.0 < to) {
+                print_record(arguments.format, out, &record, offset.0)?;
             }
         }
+        next = batch.end().0;
+        if arguments.follow {
+            out.flush()?;
+        }
     }
-    out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The log that the flags name, if the node has one of that origin.
-fn log_asked_for(arguments: &Arguments, client: &Client) -> Result<LogId, Failure> {
-    let own = client.session().log(ShardId(arguments.shard));
-    let origin = arguments.origin.map_or(own.origin, OriginId);
-    let known = &client.session().cluster().expect("connected").origins;
-    if known.contains(&origin) {
-        return Ok(LogId { origin, ..own });
-    }
+/// Whether the node has logs of the origin that the flags name.
+fn refuse_unknown_origin(arguments: &Arguments, known: &[OriginId]) -> Result<(), Failure> {
+    let Some(origin) = arguments
+        .origin
+        .filter(|origin| !known.contains(&OriginId(*origin)))
+    else {
+        return Ok(());
+    };
     let known: Vec<String> = known.iter().map(OriginId::to_string).collect();
     Err(Failure::Input(format!(
         "--origin {origin}: must be one of {}; mend: choose another one",
@@ -144,8 +146,7 @@ fn log_asked_for(arguments: &Arguments, client: &Client) -> Result<LogId, Failur
 }
 
 /// Holds the shard and the range against the cluster and each other.
-fn refuse_bad_range(arguments: &Arguments, client: &Client) -> Result<(), Failure> {
-    let shards = client.session().cluster().expect("connected").leaders.len();
+fn refuse_bad_range(arguments: &Arguments, shards: usize) -> Result<(), Failure> {
     let (shard, from) = (arguments.shard, arguments.from);
     if usize::from(shard) >= shards {
         let text = format!("--shard {shard}: must be below {shards}; mend: choose another one");
@@ -157,40 +158,6 @@ fn refuse_bad_range(arguments: &Arguments, client: &Client) -> Result<(), Failur
         ))),
         _ => Ok(()),
     }
-}
-
-/// Prints the records of whole batches; the offset behind the last one.
-fn print(
-    arguments: &Arguments,
-    out: &mut impl Write,
-    mut payload: &[u8],
-    from: u64,
-) -> Result<u64, Failure> {
-    let damaged = || Failure::Failed("the node sent a batch that does not pass its CRC".to_owned());
-    let mut end = from;
-    while !payload.is_empty() {
-        let prefix = batch::check(payload).map_err(|_| damaged())?;
-        let (whole, rest) = payload.split_at(prefix.total_len());
-        payload = rest;
-        end = prefix.end_offset().0;
-        if prefix.record_count == 0 {
-            continue;
-        }
-        if batch::client_half(whole).flags & batch::CODEC_MASK != 0 {
-            let offset = prefix.base_offset;
-            let text =
-                format!("the batch at {offset} is compressed, which this reader cannot open");
-            return Err(Failure::Failed(text));
-        }
-        let body = &whole[millrace::limits::BATCH_HEADER..];
-        for (record, offset) in record::read_all(body).zip(prefix.base_offset.0..) {
-            let record = record.map_err(|_| damaged())?;
-            if offset >= from && arguments.to.is_none_or(|to| offset < to) {
-                print_record(arguments.format, out, &record, offset)?;
-            }
-        }
-    }
-    Ok(end)
 }
 
 fn print_record(

@@ -9,11 +9,13 @@
 use std::borrow::Cow;
 use std::fmt;
 
+#[cfg(feature = "client")]
 use crate::limits::BATCH_HEADER;
 use crate::wire::batch::{self, ClientHalf};
 use crate::wire::record::BATCH_MAX;
 
 /// Effort of zstd: the fastest of its usual range, since a core that compresses does not send.
+#[cfg(feature = "client")]
 const ZSTD_LEVEL: i32 = 1;
 
 /// How a body is packed.
@@ -23,6 +25,7 @@ pub enum Codec {
     #[default]
     None,
     /// zstd.
+    #[cfg(feature = "client")]
     Zstd,
 }
 
@@ -54,8 +57,17 @@ impl std::error::Error for CodecError {}
 /// Packs the body of a finished batch, as `BatchBuilder::finish` returns it, and makes its header
 /// fit; the batch as it was if that makes it no smaller.
 pub fn pack(batch: Vec<u8>, codec: Codec) -> Vec<u8> {
+    match codec {
+        Codec::None => batch,
+        #[cfg(feature = "client")]
+        Codec::Zstd => zstd_packed(batch),
+    }
+}
+
+#[cfg(feature = "client")]
+fn zstd_packed(batch: Vec<u8>) -> Vec<u8> {
     let mut half = batch::client_half(&batch);
-    if codec == Codec::None || half.flags & batch::CODEC_MASK != 0 {
+    if half.flags & batch::CODEC_MASK != 0 {
         return batch;
     }
     let body = &batch[BATCH_HEADER..];
@@ -76,6 +88,7 @@ pub fn pack(batch: Vec<u8>, codec: Codec) -> Vec<u8> {
 pub fn unpack<'a>(half: &ClientHalf, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, CodecError> {
     match half.flags & batch::CODEC_MASK {
         0 => Ok(Cow::Borrowed(stored)),
+        #[cfg(feature = "client")]
         batch::FLAG_ZSTD => {
             if half.raw_len as usize > BATCH_MAX {
                 return Err(CodecError::TooLarge(half.raw_len));
@@ -89,6 +102,6 @@ pub fn unpack<'a>(half: &ClientHalf, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, 
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "client"))]
 #[path = "codec_tests.rs"]
 mod tests;

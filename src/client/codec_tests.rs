@@ -88,3 +88,21 @@ fn a_header_that_lies_is_refused() {
         );
     }
 }
+
+/// A few kilobytes that would become 64 MiB: refused by what the header says, and by what comes out
+/// when the header lies.
+#[test]
+fn a_decompression_bomb_is_refused() {
+    let bomb = zstd::bulk::compress(&vec![0; 64 << 20], 3).unwrap();
+    assert!(bomb.len() < 16 << 10);
+    for raw_len in [64 << 20, u32::MAX, 1000, 16 << 20, 0] {
+        let half = ClientHalf {
+            record_count: 1,
+            stored_len: bomb.len() as u32,
+            raw_len,
+            flags: batch::FLAG_ZSTD,
+            ..ClientHalf::default()
+        };
+        assert!(unpack(&half, &bomb).is_err(), "{raw_len}");
+    }
+}

@@ -57,7 +57,7 @@ keys! {
     "link.max_batch_size", "log.max_block_records", "another name for log.max_block_records";
     "link.max_batch_bytes", limits::MAX_BATCH_BYTES, "largest batch, header included, bytes";
     "link.rpc_timeout_ms", limits::RPC_TIMEOUT_MS, "silence that disconnects a link";
-    "link.retry_backoff_ms", limits::RETRY_BACKOFF_MS, "time between two attempts to connect";
+    "link.retry_backoff_ms", limits::RETRY_BACKOFF_MS, "longest pause between two attempts";
 }
 
 /// The one key that is a list of tables.

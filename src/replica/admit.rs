@@ -334,6 +334,17 @@ pub fn step_back(log: &dyn LogView, hints: Hints) -> BlockNo {
     BlockNo(0)
 }
 
+/// Whether the blocks of the run below `end` are held as they are.
+pub(super) fn same_up_to(
+    view: &dyn LogView,
+    headers: Result<&[BlockHeader], Code>,
+    end: BlockNo,
+) -> bool {
+    let headers = headers.unwrap_or_default();
+    let mut held = headers.iter().filter(|header| header.block < end);
+    held.all(|header| view.epoch_of(header.block) == Some(header.epoch))
+}
+
 enum Same {
     Yes,
     OtherEpoch,

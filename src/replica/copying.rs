@@ -119,6 +119,7 @@ impl Leader {
             return Verdict::Ignore;
         }
         link.heard = now;
+        link.data_heard = now;
         link.waiting_since = None;
         fetching.asked = false;
         self.phase = Phase::Fetching(fetching);
@@ -153,7 +154,7 @@ impl Leader {
                 // The run is held in part: go on behind that part, or cut at the first that
                 // differs.
                 let part = hints.next == view.log_end() && hints.next > run.first;
-                let equal = part && same_up_to(view, headers, hints.next);
+                let equal = part && admit::same_up_to(view, headers, hints.next);
                 fetching.first = if equal {
                     hints.next
                 } else {
@@ -249,11 +250,4 @@ impl Leader {
         }
         true
     }
-}
-
-/// Whether the blocks of the run below `end` are held as they are.
-fn same_up_to(view: &dyn LogView, headers: Result<&[BlockHeader], Code>, end: BlockNo) -> bool {
-    let headers = headers.unwrap_or_default();
-    let mut held = headers.iter().filter(|header| header.block < end);
-    held.all(|header| view.epoch_of(header.block) == Some(header.epoch))
 }

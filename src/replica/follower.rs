@@ -10,6 +10,7 @@
 use super::admit::{self, Place, Run};
 use super::credit::Receiver;
 use super::output::{Promise, Verdict};
+use super::pausing::Load;
 use super::promises::Asked;
 use super::state::State;
 use super::view::LogView;
@@ -17,8 +18,7 @@ use crate::faults::{Fault, active};
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{
-    Body, CreditLimits, Limits, Nack, Pause, PauseReason, ReplicaMemory, Replicate, ReplicateOk,
-    Resume,
+    Body, CreditLimits, Limits, Nack, PauseReason, ReplicaMemory, Replicate, ReplicateOk,
 };
 use crate::wire::code::Code;
 use crate::wire::message::Message;
@@ -30,6 +30,7 @@ struct Arrived {
     connection: ConnectionId,
     end: BlockNo,
     weight: CreditLimits,
+    at: Time,
 }
 
 /// The run between `Verdict::Write` and `run_written`.
@@ -70,6 +71,7 @@ pub struct Follower {
     /// The end last acknowledged on `following`.
     pub(super) acked: BlockNo,
     pub(super) paused: Option<PauseReason>,
+    pub(super) load: Load,
     /// A run was refused because the disk is full: nothing more is granted until it is not.
     pub(super) full: bool,
     pub(super) heard: Time,
@@ -94,6 +96,7 @@ impl Follower {
             candidate: None,
             acked: BlockNo(0),
             paused: None,
+            load: Load::default(),
             full: false,
             heard: Time(0),
         }
@@ -133,6 +136,11 @@ impl Follower {
         connected.then(|| self.heard.plus_us(state.config.rpc_timeout_us))
     }
 
+    /// Since when the oldest run received waits for the disk.
+    pub(super) fn oldest_waiting(&self) -> Option<Time> {
+        self.arrived.front().map(|arrived| arrived.at)
+    }
+
     /// Whether a connection is one of its own.
     pub fn knows(&self, connection: ConnectionId) -> bool {
         self.peer_of(connection).is_some()
@@ -163,6 +171,7 @@ impl Follower {
             self.heard = now;
             self.receiver.connect();
             self.credited = Some(connection);
+            self.watch_load(now, state);
         }
     }
 
@@ -182,6 +191,7 @@ impl Follower {
         }
         if self.credited == Some(connection) {
             self.credited = None;
+            self.load.look_at = None;
             self.receiver.disconnect();
         }
     }
@@ -275,7 +285,7 @@ impl Follower {
             Place::Next | Place::Cut(_) | Place::Anew(_) => {
                 match admit::check_place(place, &run, headers, view) {
                     Ok(()) if run.count > 0 => {
-                        return self.accept(connection, run, place, said, view);
+                        return self.accept((now, connection), run, place, said, view);
                     }
                     Ok(()) => return self.again(connection, &run, said, state, view),
                     Err(Code::Diverged) => {
@@ -328,7 +338,7 @@ impl Follower {
 
     fn accept(
         &mut self,
-        connection: ConnectionId,
+        (at, connection): (Time, ConnectionId),
         run: Run,
         place: Place,
         said: &Replicate,
@@ -345,6 +355,7 @@ impl Follower {
                 connection,
                 end: run.end(),
                 weight: run.weight(),
+                at,
             },
             cut,
             committed_end: said.committed_end,
@@ -421,17 +432,7 @@ impl Follower {
                 format!("{log}: blocks from {from} on were cut: epoch {epoch} has others there")
             };
             state.notice(Message::BlocksCut, text);
-            // What was cut off will never become durable; its buffers are free with the writes.
-            let cut: Vec<Arrived> = self
-                .arrived
-                .iter()
-                .filter(|a| a.end > from)
-                .copied()
-                .collect();
-            self.arrived.retain(|arrived| arrived.end <= from);
-            for arrived in cut {
-                self.dispose(arrived.connection, arrived.weight);
-            }
+            self.forget_arrived(from);
         }
         self.arrived.push_back(candidate.arrived);
         self.verified_end = self.verified_end.max(candidate.run.end());
@@ -456,22 +457,26 @@ impl Follower {
     /// A run that waited for its cut is not in the log after all: the block before it differs from
     /// the leader's, under the same epoch.
     pub fn run_dropped(&mut self, first: BlockNo, state: &mut State, view: &dyn LogView) {
-        let end = view.log_end();
-        let gone: Vec<Arrived> = self
-            .arrived
-            .iter()
-            .filter(|a| a.end > end)
-            .copied()
-            .collect();
-        self.arrived.retain(|arrived| arrived.end <= end);
-        for arrived in gone {
-            self.dispose(arrived.connection, arrived.weight);
-        }
+        self.forget_arrived(view.log_end());
         self.verified_end = self.verified_end.min(state.high_watermark);
         if let Some(connection) = self.following {
             let about = first.previous().unwrap_or_default();
             let nack = self.nack_with_hints(Code::Diverged, first, about, state, view);
             state.send(connection, nack);
+        }
+    }
+
+    /// What arrived past `end` will never become durable; its buffers are free with the writes.
+    fn forget_arrived(&mut self, end: BlockNo) {
+        let gone: Vec<Arrived> = self
+            .arrived
+            .iter()
+            .filter(|arrived| arrived.end > end)
+            .copied()
+            .collect();
+        self.arrived.retain(|arrived| arrived.end <= end);
+        for arrived in gone {
+            self.dispose(arrived.connection, arrived.weight);
         }
     }
 
@@ -484,7 +489,7 @@ impl Follower {
     }
 
     /// Says to the leader, also to one that only asked for the position, what it may send.
-    fn grant(&mut self, state: &mut State) -> Option<ConnectionId> {
+    pub(super) fn grant(&mut self, state: &mut State) -> Option<ConnectionId> {
         let asking = self.data.iter().find(|(_, peer)| state.may_lead(*peer));
         let asking = asking.map(|(connection, _)| *connection);
         let connection = self.following.or(asking)?;
@@ -557,43 +562,6 @@ impl Follower {
             self.receiver.dispose(weight);
         } else {
             self.receiver.dispose_older(weight);
-        }
-    }
-
-    /// Asks the leader to send nothing more.
-    pub fn ask_pause(&mut self, reason: PauseReason, state: &mut State) {
-        self.paused = Some(reason);
-        self.receiver.hold_back(true);
-        if let Some(connection) = self.following {
-            state.send(connection, Pause { reason });
-        }
-    }
-
-    /// Lets it go on.
-    pub fn ask_resume(&mut self, state: &mut State, view: &dyn LogView) {
-        self.paused = None;
-        self.receiver.hold_back(self.full);
-        // A leader that only asked for the position was told of the pause as well.
-        if let Some(connection) = self.grant(state) {
-            let next = view.log_end();
-            state.send(connection, Resume { next });
-        }
-    }
-
-    /// Closes the leader's connection after too long a silence (S-128).
-    pub fn on_time(&mut self, now: Time, state: &mut State) {
-        if self.silent_at(state).is_none_or(|at| now < at) {
-            return;
-        }
-        let leader = state.config.leader;
-        let (log, silence_ms) = (state.config.log, now.since_us(self.heard) / 1000);
-        let text =
-            format!("{log}: nothing heard of leader {leader} for {silence_ms} ms: disconnected");
-        state.notice(Message::LeaderSilent, text);
-        let found = self.data.iter().find(|(_, peer)| *peer == leader).copied();
-        if let Some((connection, _)) = found {
-            state.close(connection, Code::Timeout);
-            self.down(connection);
         }
     }
 }

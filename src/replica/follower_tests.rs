@@ -523,6 +523,8 @@ fn a_newer_connection_replaces_the_older() {
 }
 
 /// Only the placed leader may ask for anything.
+///
+/// S-45 S-64
 #[test]
 fn other_nodes_are_refused() {
     let mut lone = Lone::holding(&[1, 1]);

@@ -7,6 +7,7 @@
 //! take an append, load a block or touch a socket: it says which run of blocks is due. Read
 //! `progress.rs` first.
 
+use super::backoff::Backoff;
 use super::credit;
 use super::opening::Phase;
 use super::output::Output;
@@ -43,6 +44,8 @@ pub struct Leader {
     pub(super) sealed: VecDeque<Sealed>,
     pub(super) sealed_first: BlockNo,
     pub(super) ping_at: Time,
+    /// Attempts to open an epoch that led to none.
+    pub(super) backoff: Backoff,
     /// When everything due was last done.
     pub(super) clock: Time,
 }
@@ -57,6 +60,7 @@ impl Leader {
             sealed: VecDeque::new(),
             sealed_first: BlockNo(0),
             ping_at: Time(0),
+            backoff: Backoff::default(),
             clock: Time(0),
         }
     }
@@ -98,24 +102,37 @@ impl Leader {
         self.lost_source(now, peer, state);
     }
 
-    pub fn control_up(&mut self, now: Time, peer: NodeId, connection: ConnectionId) {
-        if let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) {
-            link.control = Some(connection);
-            link.heard = now;
-            // So that the peer hears of this leader at once.
-            self.ping_at = now;
+    pub fn control_up(
+        &mut self,
+        now: Time,
+        peer: NodeId,
+        connection: ConnectionId,
+        state: &mut State,
+    ) {
+        let Some(index) = self.links.iter().position(|link| link.peer == peer) else {
+            return;
+        };
+        let link = &mut self.links[index];
+        link.control = Some(connection);
+        link.heard = now;
+        // So that the peer hears of this leader at once.
+        self.ping_at = now;
+        if link.peer_pause.is_some() && link.data.is_some() {
+            // It may have been restarted, and know nothing of the pause nor of the connection on
+            // which nothing may be sent: a new one tells.
+            self.drop_link(now, index, Code::Replaced, Cause::Lost, state);
         }
     }
 
     pub fn connection_down(&mut self, now: Time, connection: ConnectionId, state: &State) {
-        let retry_at = now.plus_us(state.config.retry_backoff_us);
+        let longest_us = state.config.retry_backoff_us;
         let mut lost = None;
         for link in &mut self.links {
             if link.control == Some(connection) {
                 link.control = None;
             }
             if link.data == Some(connection) {
-                link.down(retry_at, Cause::Lost);
+                link.failed(now, longest_us, Cause::Lost);
                 lost = Some(link.peer);
             }
         }
@@ -125,10 +142,10 @@ impl Leader {
     }
 
     pub fn dial_failed(&mut self, now: Time, peer: NodeId, state: &State) {
-        let retry_at = now.plus_us(state.config.retry_backoff_us);
+        let longest_us = state.config.retry_backoff_us;
         let found = self.links.iter_mut().find(|link| link.peer == peer);
         if let Some(link) = found.filter(|link| link.data.is_none()) {
-            link.down(retry_at, Cause::Lost);
+            link.failed(now, longest_us, Cause::Lost);
         }
     }
 
@@ -145,7 +162,7 @@ impl Leader {
         if let Some(connection) = link.data {
             state.close(connection, code);
         }
-        link.down(now.plus_us(state.config.retry_backoff_us), cause);
+        link.failed(now, state.config.retry_backoff_us, cause);
         let peer = link.peer;
         self.lost_source(now, peer, state);
     }
@@ -163,8 +180,16 @@ impl Leader {
         let Some(index) = self.links.iter().position(of) else {
             return false;
         };
-        self.links[index].heard = now;
+        let link = &mut self.links[index];
+        link.heard = now;
+        if link.data == Some(connection) {
+            link.data_heard = now;
+        }
         match body {
+            Body::Position(body) if !is_plausible(body) => {
+                let cause = Cause::Refused(Code::BadFrame);
+                self.drop_link(now, index, Code::BadFrame, cause, state);
+            }
             Body::Position(body) => self.on_position(now, index, body, state),
             Body::ReplicateOk(body) => self.on_ack(now, index, body, state, view),
             Body::Nack(body) => self.on_nack(now, index, body, state, view),
@@ -307,7 +332,9 @@ impl Leader {
         let link = &mut self.links[index];
         if self.phase == Phase::Open && body.promised <= self.epoch {
             if body.promised == self.epoch {
-                link.confirmed_at = link.confirmed_at.max(Time(body.sent_at_us));
+                // Nobody confirms what was not asked yet.
+                let asked_at = Time(body.sent_at_us).min(now);
+                link.confirmed_at = link.confirmed_at.max(asked_at);
             }
             // It does not know what it is taken to have promised or verified: it was restarted.
             // With nothing to send, a data connection that died without a word would never be
@@ -342,6 +369,7 @@ impl Leader {
         if self.phase == Phase::Appending && header.epoch == self.epoch {
             self.epoch_block = header.block;
             self.phase = Phase::Open;
+            self.backoff.succeeded();
             let text = format!("{}: leads epoch {}", state.config.log, self.epoch);
             state.notice(Message::EpochOpened, text);
         }
@@ -455,8 +483,12 @@ impl Leader {
             sent_at_us: now.0,
         };
         for link in &self.links {
-            // Without a control connection the data connection must do.
-            if let Some(connection) = link.control.or(link.data) {
+            // Without a control connection the data connection must do; and one that nothing is
+            // awaited on might have died without a word.
+            let data = link
+                .data
+                .filter(|_| link.control.is_none() || link.needs_heartbeats());
+            for connection in [link.control, data].into_iter().flatten() {
                 state.send(connection, ping.clone());
             }
         }
@@ -521,10 +553,21 @@ impl Leader {
     }
 }
 
+/// Whether a position can be one at all: who holds no block has none of any epoch, and nothing is
+/// durable, committed or trimmed past the log end.
+fn is_plausible(said: &Position) -> bool {
+    let within = said.log_start.max(said.committed_end).max(said.durable_end) <= said.next;
+    within && (said.next > BlockNo(0) || (said.last_epoch, said.last_crc) == (Epoch(0), 0))
+}
+
 /// When silence of its peer ends a link's connection.
 fn silent_at(link: &Link, state: &State) -> Time {
     // A follower that asked for a pause may take its time with acks; it still answers heartbeats.
     let waiting = link.waiting_since.filter(|_| link.peer_pause.is_none());
-    let since = waiting.map_or(link.heard, |waiting| waiting.min(link.heard));
+    let heard = match link.needs_heartbeats() {
+        true => link.heard.min(link.data_heard),
+        false => link.heard,
+    };
+    let since = waiting.map_or(heard, |waiting| waiting.min(heard));
     since.plus_us(state.config.rpc_timeout_us)
 }

@@ -99,6 +99,31 @@ fn a_lost_disk_is_copied_back_from_whoever_holds_most() {
     net.assert_converged();
 }
 
+/// Epochs that a leader opened alone before it lost its disk are never used again.
+#[test]
+fn an_epoch_that_nobody_heard_of_is_not_used_twice() {
+    let mut net = founded(2);
+    net.kill(2);
+    for _ in 0..3 {
+        net.restart(1);
+        net.advance(2_000_000);
+        net.append(1, &[1]);
+    }
+    let alone = net.node(1).replica.epoch();
+    assert_eq!(alone, Epoch(4));
+    net.kill(1);
+    let it = net.node(1);
+    it.log = TestLog::default();
+    it.promise.epoch = Epoch(0);
+    it.promise.memory = ReplicaMemory::Blank;
+    net.restart(1);
+    net.restart(2);
+    net.advance(3_000_000);
+    assert_eq!(net.node(1).replica.role(), Role::Leader);
+    assert!(net.node(1).replica.epoch() > alone);
+    net.assert_converged();
+}
+
 /// A follower that lost its disk is brought up by its leader and counts again, with nobody else
 /// there to confirm that leader.
 #[test]

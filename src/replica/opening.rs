@@ -19,6 +19,7 @@ use super::output::{Output, Promise};
 use super::progress::{Cause, Link, Stage};
 use super::state::State;
 use super::view::LogView;
+use crate::limits::EPOCH_MAX;
 use crate::types::{BlockNo, Epoch, NodeId, Time};
 use crate::wire::body::ReplicaMemory;
 use crate::wire::code::Code;
@@ -78,6 +79,10 @@ pub struct Fetching {
     /// The run between `Verdict::Write` and `run_written` ends here.
     pub(super) writing: Option<BlockNo>,
 }
+
+/// In a mesh a leader may have opened epochs that nobody else heard of, and then lost its disk: it
+/// goes on above as many of them as there may be, so that no number is used twice.
+const UNHEARD_EPOCHS: u32 = 1 << 16;
 
 impl Leader {
     /// Begins to open an epoch above `above`.
@@ -175,7 +180,7 @@ impl Leader {
                 link.waiting_since = None;
             }
         }
-        let not_before = now.plus_us(state.config.retry_backoff_us);
+        let not_before = now.plus_us(self.backoff.failed(state.config.retry_backoff_us));
         self.gather(now, not_before, self.epoch);
     }
 
@@ -243,7 +248,14 @@ impl Leader {
             .chain([above, state.promise.epoch, view.last_epoch()])
             .max()
             .unwrap_or_default();
-        self.epoch = Epoch(highest.0.checked_add(1).expect("epochs do not run out"));
+        let step = match mesh && !state.is_whole() && !founding {
+            true => UNHEARD_EPOCHS,
+            false => 1,
+        };
+        if highest.0 > EPOCH_MAX - step {
+            return self.no_epoch_left(highest, state);
+        }
+        self.epoch = Epoch(highest.0 + step);
         self.phase = Phase::Saving { founding };
         let memory = match state.promise.memory {
             ReplicaMemory::Whole => ReplicaMemory::Whole,
@@ -255,6 +267,21 @@ impl Leader {
             leader: Some(state.config.node),
             memory,
         });
+    }
+
+    /// A member promised the last epoch that there is: nobody can lead. Operators are told, once.
+    fn no_epoch_left(&mut self, highest: Epoch, state: &mut State) {
+        let Phase::Gather { told, .. } = &mut self.phase else {
+            return;
+        };
+        if !core::mem::replace(told, true) {
+            let text = format!(
+                "{}: cannot open an epoch: epoch {highest} was promised and none is above it; \
+                 mend: replace the member that promised it by a blank one",
+                state.config.log
+            );
+            state.notice(Message::CannotLead, text);
+        }
     }
 
     /// Whether no member holds a block and none lost its memory, and at least one is blank.

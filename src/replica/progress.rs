@@ -7,6 +7,7 @@
 //! and the public status; it decides nothing about epochs or commits: see `leader.rs`.
 
 use super::admit::{self, Hints};
+use super::backoff::Backoff;
 use super::credit::{Sender, plus, weight};
 use super::lag::Histogram;
 use super::output::LinkStatus;
@@ -132,8 +133,12 @@ pub struct Link {
     pub stage: Stage,
     pub dialing: bool,
     pub retry_at: Option<Time>,
+    /// Attempts that led to no ack.
+    pub backoff: Backoff,
     /// Any frame of the peer, on either channel.
     pub heard: Time,
+    /// Any frame of the peer on the data connection.
+    pub data_heard: Time,
     /// Something is unanswered since.
     pub waiting_since: Option<Time>,
     /// What it said last, and when.
@@ -184,7 +189,9 @@ impl Link {
             stage: Stage::Down,
             dialing: false,
             retry_at: Some(Time(0)),
+            backoff: Backoff::default(),
             heard: Time(0),
+            data_heard: Time(0),
             waiting_since: None,
             position: None,
             known_at: Time(0),
@@ -224,10 +231,17 @@ impl Link {
         self.dialing = false;
         self.retry_at = None;
         self.heard = now;
+        self.data_heard = now;
         self.forget_connection();
     }
 
-    /// The data connection is gone, or could not be opened; the next attempt is due at `retry_at`.
+    /// The data connection is gone, or could not be opened: the next attempt follows after a pause.
+    pub fn failed(&mut self, now: Time, longest_us: u64, cause: Cause) {
+        let pause_us = self.backoff.failed(longest_us);
+        self.down(now.plus_us(pause_us), cause);
+    }
+
+    /// The data connection is gone; the next attempt is due at `retry_at`.
     pub fn down(&mut self, retry_at: Time, cause: Cause) {
         self.data = None;
         self.stage = Stage::Down;
@@ -260,6 +274,11 @@ impl Link {
     pub fn raise(&mut self, limits: CreditLimits) {
         self.sender.raise(limits);
         self.blocked = false;
+    }
+
+    /// Whether nothing but heartbeats would be missed on its data connection: they go over it too.
+    pub fn needs_heartbeats(&self) -> bool {
+        self.in_flight() == 0 || self.peer_pause.is_some()
     }
 
     /// Frames that are sent and not answered.
@@ -323,6 +342,7 @@ impl Link {
         let probed = self.flights.iter().any(current);
         self.flights.retain(|flight| flight.end > end);
         if probed {
+            self.backoff.succeeded();
             self.crc_refusals = 0;
             if self.stage == Stage::Probing {
                 self.stage = Stage::Streaming;
@@ -348,6 +368,8 @@ impl Link {
             _ if [Code::OutOfSync, Code::BadCrc, Code::NoSpace].contains(&code) => {
                 return Refusal::Stale;
             }
+            // Logs are compared by frames of blocks alone: without one there is nothing to differ.
+            None if code == Code::Diverged => return Refusal::Stale,
             _ => {}
         }
         match code {

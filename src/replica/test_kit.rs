@@ -82,6 +82,8 @@ pub struct Net {
     pub closed: Vec<(NodeId, Code)>,
     /// Ordered pairs that cannot connect or send.
     pub cut: BTreeSet<(NodeId, NodeId)>,
+    /// Connections that died without a word: nothing comes through.
+    pub dead: BTreeSet<ConnectionId>,
     connections: BTreeMap<ConnectionId, (NodeId, NodeId, Channel)>,
     next_connection: u64,
     pub hold_wire: bool,
@@ -107,6 +109,7 @@ impl Net {
             sent: Vec::new(),
             closed: Vec::new(),
             cut: BTreeSet::new(),
+            dead: BTreeSet::new(),
             connections: BTreeMap::new(),
             next_connection: 1,
             hold_wire: false,
@@ -419,7 +422,7 @@ impl Net {
             damaged: false,
         };
         self.sent.push(frame.clone());
-        if !self.cut.contains(&(from, to)) {
+        if !self.cut.contains(&(from, to)) && !self.dead.contains(&connection) {
             self.wire.push_back(frame);
         }
     }

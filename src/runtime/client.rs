@@ -160,15 +160,16 @@ pub(super) fn port_of(config: &Config, core: usize) -> u16 {
 
 /// Notes a request as unanswered; false, and the connection ends, if its number is in use.
 fn note(core: &Core, connection: &Connection, log: LogId, correlation: u64, bytes: usize) -> bool {
-    let before = connection
-        .unanswered
-        .borrow_mut()
-        .insert(correlation, bytes);
-    if before.is_some() {
+    // What is noted of the first request stays as it is: its answer takes that away again.
+    if connection.unanswered.borrow().contains_key(&correlation) {
         connection.refuse(Code::BadFrame, [correlation, 0], correlation, log);
         connection.close_after_queue(core.close_by());
         return false;
     }
+    connection
+        .unanswered
+        .borrow_mut()
+        .insert(correlation, bytes);
     connection
         .unanswered_bytes
         .set(connection.unanswered_bytes.get() + bytes);
@@ -233,9 +234,14 @@ async fn append(
     let Some(buffer) = reader.append_buffer(payload).await else {
         return Ok(false);
     };
+    // Who says that a batch comes holds memory that others wait for.
+    connection.due_by.set(Some(core.payload_by()));
     if let Err(error) = reader.read_to(buffer, 0..payload).await {
         core.pool.borrow_mut().release(buffer);
         return Err(error);
+    }
+    if !connection.is_ending() {
+        connection.due_by.set(None);
     }
     if !note(core, connection, log, correlation, payload) {
         core.pool.borrow_mut().release(buffer);
@@ -284,6 +290,7 @@ async fn read(
         max_bytes: body.max_bytes.min(limits::MAX_BUFFER_BYTES as u32),
         wait_ms: body.wait_ms,
         level,
+        last_epoch: body.last_epoch,
     };
     ask(core, connection, (home, log), event).await
 }

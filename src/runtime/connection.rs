@@ -58,8 +58,9 @@ pub(super) struct Connection {
     pub(super) address: SocketAddr,
     fd: RawFd,
     pub(super) kind: Cell<Kind>,
-    /// The first frame, or the answer to ours, must be here by then.
-    pub(super) handshake_by: Cell<Option<Time>>,
+    /// What is awaited (the first frame, the answer to ours, a payload that has begun, the other
+    /// side's end) must be here by then.
+    pub(super) due_by: Cell<Option<Time>>,
     queue: RefCell<VecDeque<Frame>>,
     queued_bytes: Cell<usize>,
     /// Bytes outside buffers that wait for sockets, of all connections of the core.
@@ -103,14 +104,14 @@ impl Connection {
         id: ConnectionId,
         address: SocketAddr,
         stream: &TcpStream,
-        (handshake_by, core_queued_bytes): (Time, Rc<Cell<usize>>),
+        (due_by, core_queued_bytes): (Time, Rc<Cell<usize>>),
     ) -> Connection {
         Connection {
             id,
             address,
             fd: stream.as_raw_fd(),
             kind: Cell::new(Kind::New),
-            handshake_by: Cell::new(Some(handshake_by)),
+            due_by: Cell::new(Some(due_by)),
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),
             core_queued_bytes,
@@ -147,12 +148,16 @@ impl Connection {
 
     /// Queues a frame without payload, or with one that stands behind its body in `head`.
     pub(super) fn send(&self, head: Vec<u8>) {
-        self.enqueue(head, Vec::new(), Vec::new(), None);
+        if self.takes_more() {
+            self.enqueue(head, Vec::new(), Vec::new(), None);
+        }
     }
 
     /// Queues a frame whose payload is a copy. `tell` names the log that hears of it.
     pub(super) fn send_bytes(&self, head: Vec<u8>, payload: Vec<u8>, tell: Teller) {
-        self.enqueue(head, payload, Vec::new(), Some(tell));
+        if self.takes_more() {
+            self.enqueue(head, payload, Vec::new(), Some(tell));
+        }
     }
 
     /// Queues a body without payload.
@@ -179,17 +184,26 @@ impl Connection {
         tell: Option<Teller>,
         pool: &mut Pool,
     ) {
-        if self.is_ending() {
+        if !self.takes_more() {
             return;
         }
         parts.iter().for_each(|part| pool.hold(part.buffer));
         self.enqueue(head, Vec::new(), parts, tell);
     }
 
-    fn enqueue(&self, head: Vec<u8>, copied: Vec<u8>, parts: Vec<Part>, tell: Option<Teller>) {
-        if self.is_ending() {
-            return;
+    /// Whether another frame may be queued. A client's requests are not read while too many answers
+    /// wait; a peer that does not take what it is sent is cut off.
+    fn takes_more(&self) -> bool {
+        let is_peer = matches!(self.kind.get(), Kind::Peer { .. });
+        if is_peer && !self.is_ending() && self.queued_bytes() > limits::PEER_QUEUE_BYTES {
+            let (peer, bytes) = (self.address, self.queued_bytes());
+            tracing::warn!(%peer, bytes, "a peer takes nothing off its connection: closed");
+            self.kill();
         }
+        !self.is_ending()
+    }
+
+    fn enqueue(&self, head: Vec<u8>, copied: Vec<u8>, parts: Vec<Part>, tell: Option<Teller>) {
         let payload: usize = parts.iter().map(|part| part.len).sum();
         let total = head.len() + copied.len() + payload;
         self.queued_bytes.set(self.queued_bytes.get() + total);
@@ -209,7 +223,7 @@ impl Connection {
     /// Closes once everything queued has left, or by `by`.
     pub(super) fn close_after_queue(&self, by: Time) {
         self.closing.set(true);
-        self.handshake_by.set(Some(by));
+        self.due_by.set(Some(by));
         self.writable.notify();
     }
 
@@ -219,7 +233,7 @@ impl Connection {
     fn end_sending(&self, now: Time) {
         // SAFETY: as in `kill`; a dead connection does not come here.
         unsafe { libc::shutdown(self.fd, libc::SHUT_WR) };
-        self.handshake_by.set(Some(now.plus_us(LINGER_US)));
+        self.due_by.set(Some(now.plus_us(LINGER_US)));
     }
 
     /// Ends the connection now: both its tasks wake up to find it dead.

@@ -23,7 +23,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::time::Duration;
 
-const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const FIRST_BACKOFF: Duration = Duration::from_millis(limits::FIRST_RETRY_MS);
 /// Redirections from core to core that are followed.
 const REDIRECTIONS: usize = 2;
 
@@ -71,7 +71,7 @@ async fn data(core: Rc<Core>, local: usize, node: NodeId) {
             }
             Err(Refusal::Port(other)) => port = Some(other),
             Err(refusal) => {
-                tell(node, &log.to_string(), &refusal);
+                tell(&core, node, &log.to_string(), &refusal);
                 break;
             }
         }
@@ -90,13 +90,15 @@ pub(super) async fn control(
     let mut backoff = FIRST_BACKOFF.min(longest);
     let log = no_log(&core);
     loop {
-        let port = base_port(&core, node).map(|port| port + peer_core as u16);
+        let port = base_port(&core, node).and_then(|port| port.checked_add(peer_core as u16));
         match dial(&core, node, Channel::Control, log, port).await {
             Ok(dialed) => {
                 backoff = FIRST_BACKOFF.min(longest);
                 let cores = dialed.cores.max(1);
-                // One task more for each further core that owns logs of this core.
-                for more in others.get()..cores {
+                // One task more for each further core that may own logs of this core. A core past
+                // the number of shards owns none, whatever number the peer says.
+                let shards = usize::from(core.node.config.cluster.shards);
+                for more in others.get()..cores.min(shards) {
                     let next = control(core.clone(), node, more, others.clone());
                     others.set(more + 1);
                     let boxed: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(next);
@@ -106,7 +108,7 @@ pub(super) async fn control(
                 run(&core, dialed, node, Channel::Control, logs).await;
             }
             Err(refusal) => {
-                tell(node, "control", &refusal);
+                tell(&core, node, "control", &refusal);
                 if matches!(refusal, Refusal::Code(..)) {
                     // Only an operator mends this.
                     backoff = longest;
@@ -210,9 +212,10 @@ async fn answer(core: &Core, reader: &mut Reader, node: NodeId) -> Result<usize,
     }
 }
 
-fn tell(node: NodeId, what: &str, refusal: &Refusal) {
+fn tell(core: &Core, node: NodeId, what: &str, refusal: &Refusal) {
     match refusal {
         Refusal::Io(error) => tracing::debug!(%node, what, %error, "no connection"),
+        _ if !core.may_complain() => {}
         Refusal::Port(port) => tracing::warn!(%node, what, port, "sent from core to core"),
         Refusal::Code(code, [one, two]) => {
             let (text, mend) = (code.text(), code.mend());

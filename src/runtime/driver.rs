@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 /// A shard whose time has come again at once still lets others run.
 const SHORTEST_WAIT: Duration = Duration::from_micros(50);
 
+/// Lines a second about what others did wrong.
+const COMPLAINTS: u32 = 5;
 /// A connection's id begins with the core that it belongs to: no two of a node are equal.
 const HOME_SHIFT: u32 = 48;
 
@@ -54,6 +56,8 @@ pub(super) struct Core {
     pub(super) stopped: Signal,
     /// Data connections that shards asked for.
     pub(super) dials: Dials,
+    /// The second of the last line about somebody else's mistake, and lines in it.
+    complaints: Cell<(u64, u32)>,
     /// Bytes outside buffers that wait for sockets, of all connections.
     pub(super) queued_bytes: Rc<Cell<usize>>,
     /// What each shard took so far, in the order of `logs`.
@@ -104,6 +108,7 @@ impl Core {
             stopping: Cell::new(false),
             stopped: Signal::default(),
             dials: Dials::default(),
+            complaints: Cell::default(),
             queued_bytes: Rc::default(),
             usage: RefCell::new(vec![ShardUsage::default(); logs.len()]),
             logs,
@@ -375,6 +380,21 @@ impl Core {
         let done = self.disk.borrow_mut().finished(outcome);
         let (ticket, result) = (done.ticket, done.result);
         self.deliver(done.log, Event::Disk { ticket, result });
+    }
+
+    /// Whether there may be a line about what somebody else did wrong. A few a second: strangers
+    /// can make as many mistakes as they like, and the counters tell of all.
+    pub(super) fn may_complain(&self) -> bool {
+        let second = self.clock.now().0 / 1_000_000;
+        let (last, lines) = self.complaints.get();
+        let lines = if last == second { lines + 1 } else { 1 };
+        self.complaints.set((second, lines.min(COMPLAINTS + 1)));
+        lines <= COMPLAINTS
+    }
+
+    /// When a payload whose buffer was just taken must be here.
+    pub(super) fn payload_by(&self) -> Time {
+        self.clock.now().plus_us(limits::PAYLOAD_MS * 1000)
     }
 
     /// When a connection that begins to close now must be closed.

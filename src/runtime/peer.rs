@@ -33,7 +33,7 @@ pub(super) async fn serve_accepted(
             .counters
             .refused_peers
             .fetch_add(1, Ordering::Relaxed);
-        if code != Code::WrongCore {
+        if code != Code::WrongCore && core.may_complain() {
             let (address, node) = (connection.address, hello.node);
             tracing::warn!(%address, %node, here = details[0], there = details[1],
                 "peer refused: {}; mend: {}", code.text(), code.mend());
@@ -109,7 +109,7 @@ pub(super) async fn serve(
     (node, channel, dialed): (NodeId, Channel, bool),
     logs: Vec<usize>,
 ) -> Result<(), ReadError> {
-    connection.handshake_by.set(None);
+    connection.due_by.set(None);
     connection.kind.set(Kind::Peer {
         node,
         channel,
@@ -171,23 +171,23 @@ async fn handle(
             return Ok(false);
         }
         None => {
-            core.node
-                .counters
-                .unknown_frames
-                .fetch_add(1, Ordering::Relaxed);
+            let unknown = &core.node.counters.unknown_frames;
+            unknown.fetch_add(1, Ordering::Relaxed);
             reader.skip(header.payload_len).await?;
             connection.refuse(Code::Unsupported, [0, 0], header.correlation, log);
             return Ok(true);
         }
     };
     if let Body::Error(error) = &body {
-        let code = Code::from_number(error.code).map_or("an unknown code", Code::name);
-        tracing::warn!(%log, peer = %connection.address, code, "the peer refuses");
+        note_error(core, connection, error.code, log);
         reader.skip(header.payload_len).await?;
         return Ok(true);
     }
     if !may_send(connection, &body) {
-        tracing::warn!(frame = body.name(), peer = %connection.address, "wrong direction");
+        if core.may_complain() {
+            let frame = body.name();
+            tracing::warn!(frame, peer = %connection.address, "wrong direction");
+        }
         connection.refuse(Code::WrongDirection, [0, 0], header.correlation, log);
         connection.close_after_queue(core.close_by());
         return Ok(false);
@@ -243,6 +243,13 @@ fn deliver(
     }
 }
 
+fn note_error(core: &Core, connection: &Connection, number: u16, log: LogId) {
+    if core.may_complain() {
+        let code = Code::from_number(number).map_or("an unknown code", Code::name);
+        tracing::warn!(%log, peer = %connection.address, code, "the peer refuses");
+    }
+}
+
 fn drop_payload(core: &Core, payload: Option<(BufferId, usize)>) {
     if let Some((buffer, _)) = payload {
         core.pool.borrow_mut().release(buffer);
@@ -278,8 +285,14 @@ async fn read_run(
     let Some(buffer) = reader.run_buffer(room).await else {
         return Ok(None);
     };
+    connection.due_by.set(Some(core.payload_by()));
     match reader.read_run(buffer, count, payload, room).await {
-        Ok(()) => Ok(Some((buffer, room))),
+        Ok(()) => {
+            if !connection.is_ending() {
+                connection.due_by.set(None);
+            }
+            Ok(Some((buffer, room)))
+        }
         Err(error) => {
             core.pool.borrow_mut().release(buffer);
             Err(error)

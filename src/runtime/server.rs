@@ -84,7 +84,7 @@ async fn first_frame(
     reader: &mut Reader,
 ) -> Result<(), ReadError> {
     let first = reader.frame().await?;
-    connection.handshake_by.set(None);
+    connection.due_by.set(None);
     if let Some(Ok(Body::Hello(hello))) = &first.body {
         let (hello, log) = (hello.clone(), first.header.log);
         reader.skip(first.header.payload_len).await?;
@@ -108,7 +108,9 @@ pub(super) async fn end(
                     .counters
                     .bad_frames
                     .fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%peer, "{error}");
+                if core.may_complain() {
+                    tracing::warn!(%peer, "{error}");
+                }
                 let detail = match why {
                     crate::wire::frame::FrameError::TooLong => limits::FRAME_PAYLOAD as u64,
                     crate::wire::frame::FrameError::Crc => 0,
@@ -144,9 +146,8 @@ pub(super) async fn watch(core: Rc<Core>) {
         let now = core.clock.now();
         let overdue: Vec<Rc<Connection>> = {
             let connections = core.connections.borrow();
-            let late = |connection: &&Rc<Connection>| {
-                connection.handshake_by.get().is_some_and(|by| by < now)
-            };
+            let late =
+                |connection: &&Rc<Connection>| connection.due_by.get().is_some_and(|by| by < now);
             connections.values().filter(late).cloned().collect()
         };
         overdue.iter().for_each(|connection| connection.kill());

@@ -5,7 +5,9 @@
 //! `Close` the connection's id is dead: late sends to it are dropped by the shell without a word.
 //! Buffers named in events belong to the core from then on (see `buffers.rs`).
 
-use crate::types::{BufferId, ConnectionId, Level, LogId, NodeId, Offset, ReadLevel, Ticket};
+use crate::types::{
+    BufferId, ConnectionId, Epoch, Level, LogId, NodeId, Offset, ReadLevel, Ticket,
+};
 use crate::wal::op::{DiskOp, DiskResult};
 use crate::wire::body::{Body, Channel};
 use crate::wire::code::Code;
@@ -49,6 +51,8 @@ pub enum Event {
         wait_ms: u32,
         /// How far to read.
         level: ReadLevel,
+        /// Epoch of the reader's last batch, which ends at `offset`; 0 if it names none.
+        last_epoch: Epoch,
     },
     /// A client looks for a record time.
     Find {

@@ -5,15 +5,17 @@
 //! reaches the disk is [`Shard::on_run`]: header and chain were admitted by `replica`, the batches'
 //! CRCs and the padding are checked now, and only then is anything cut or written (H-88).
 
-use super::{Action, Part, Purpose, Shard, View};
+use super::{Action, DelayedRun, Part, Purpose, Shard, View};
 use crate::buffers::Buffers;
 use crate::faults::{self, Fault};
+use crate::limits;
 use crate::replica::{SendRun, ServeFetch, Verdict, with_run};
 use crate::types::{BufferId, ConnectionId, Time};
 use crate::wal::{From, Load, Loaded};
 use crate::wire::block::{self, BlockHeader};
 use crate::wire::body::Body;
 use crate::wire::code::Code;
+use std::collections::VecDeque;
 
 impl Shard {
     pub(super) fn on_frame(
@@ -26,7 +28,7 @@ impl Shard {
     ) {
         match body {
             Body::Replicate(_) | Body::FetchOk(_) if self.stash.is_some() => {
-                self.delayed.push_back((connection, body, payload));
+                self.delay(now, connection, body, payload);
             }
             Body::Replicate(_) | Body::FetchOk(_) => {
                 self.on_run(now, connection, &body, payload, buffers);
@@ -38,6 +40,49 @@ impl Shard {
                 let view = View::new(&self.log, &self.stash);
                 self.replica.on_body(now, connection, &body, &view);
             }
+        }
+    }
+
+    /// Keeps a run until the cut is done. Its sender's credit is counted only then, so the bound is
+    /// kept here: twice what it may have sent on one connection, for one that was replaced.
+    fn delay(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        body: Body,
+        payload: Option<(BufferId, usize)>,
+    ) {
+        let window = self.config.link.initial_credit_bytes as usize;
+        let most = window
+            .saturating_add(limits::MAX_BUFFER_BYTES)
+            .saturating_mul(2);
+        let len = |payload: &Option<(BufferId, usize)>| payload.map_or(0, |(_, len)| len);
+        let held: usize = self
+            .delayed
+            .iter()
+            .map(|(_, _, payload)| len(payload))
+            .sum();
+        let too_many = self.delayed.len() >= limits::DELAYED_RUNS;
+        if !too_many && held + len(&payload) <= most {
+            return self.delayed.push_back((connection, body, payload));
+        }
+        if let Some((buffer, _)) = payload {
+            self.release(buffer);
+        }
+        self.forget_delayed(connection);
+        self.replica
+            .end_connection(now, connection, Code::OverCredit);
+    }
+
+    /// A connection is gone: nothing of it will be admitted.
+    pub(super) fn forget_delayed(&mut self, connection: ConnectionId) {
+        let (gone, kept) = std::mem::take(&mut self.delayed)
+            .into_iter()
+            .partition(|(from, _, _)| *from == connection);
+        self.delayed = kept;
+        let gone: VecDeque<DelayedRun> = gone;
+        for (buffer, _) in gone.into_iter().filter_map(|(_, _, payload)| payload) {
+            self.release(buffer);
         }
     }
 
@@ -73,12 +118,13 @@ impl Shard {
         let sound = faults::active(Fault::SkipCrc) || batches_sound(bytes, &headers);
         // A log that begins anew gives back its own files first.
         let fits = anew.is_some() || self.log.has_space_for(&headers);
-        let refusal = match sound {
+        let chains = anew.is_some() || cut.is_some() || self.log.is_continued_by(&headers);
+        let refusal = match sound && chains {
             false => Some(Code::BadCrc),
             true => (!fits).then_some(Code::NoSpace),
         };
         if let Some(code) = refusal {
-            self.counters.crc_failures += u64::from(!sound);
+            self.counters.crc_failures += u64::from(code == Code::BadCrc);
             self.replica.run_refused(now, code, &view);
             self.release(buffer);
             return;
@@ -106,6 +152,9 @@ impl Shard {
     }
 
     /// After a cut: writes the run that waited for it, then takes the runs that came meanwhile.
+    ///
+    /// Before the cut memory may not have known the last block that stays, and the run was admitted
+    /// by its epoch alone. The cut has read that block, so whether the run chains to it shows now.
     pub(super) fn after_cut(&mut self, now: Time, buffers: &mut dyn Buffers) {
         if let Some((buffer, headers)) = self.stash.take() {
             // Below what recovery scanned only epochs were compared: now that the block before the
@@ -113,6 +162,7 @@ impl Shard {
             if self.log.is_continued_by(&headers) {
                 self.log.write_run(buffer, &headers, buffers);
             } else {
+                self.counters.crc_failures += 1;
                 self.release(buffer);
                 let view = View::new(&self.log, &self.stash);
                 self.replica.run_dropped(now, &headers, &view);
@@ -181,6 +231,14 @@ impl Shard {
     }
 
     pub(super) fn load_fetch(&mut self, fetch: ServeFetch) {
+        let fetches = self
+            .loads
+            .values()
+            .filter(|load| matches!(load, Purpose::Fetch(_)));
+        if fetches.count() >= limits::MAX_NODES {
+            // An opening leader asks once and waits: whoever asks so often gets nothing.
+            return self.send_fetch(&fetch, None);
+        }
         let id = self.next_request();
         let max_bytes = fetch.max_bytes as usize;
         match self

@@ -71,6 +71,8 @@ pub struct ShardStatus {
 pub struct Counters {
     /// Batches accepted from clients.
     pub appends: u64,
+    /// Retries of batches that were in the log already.
+    pub retries: u64,
     /// Blocks sealed here as leader.
     pub blocks_sealed: u64,
     /// Blocks admitted here as follower.

@@ -6,22 +6,26 @@
 //! here waits: what finds no room is refused and comes again. Read `writer.rs` for what is in
 //! flight.
 
+use super::arrange::MEND;
 use super::cut::{Cut, CutFlow, Sweep};
 use super::ids::Purpose;
 use super::index::{Index, Tail};
 use super::log::Log;
 use super::op::DiskOp;
-use super::open::{OpenBlock, buffer_len};
+use super::open::{OpenBlock, Roll, buffer_len};
 use super::output::{AppendRefusal, Appended, CutDone, Output, State};
+use super::producers::{Producers, Sequence};
+use super::rebuild::Rebuild;
 use super::search::{Place, Search};
 use super::writer::Job;
 use crate::buffers::Buffers;
 use crate::faults::{self, Fault};
 use crate::limits::SEGMENT_HEADER;
 use crate::types::{BlockNo, BufferId, Epoch, FileId, Time};
-use crate::wire::batch::ClientHalf;
+use crate::wire::batch::{self, ClientHalf};
 use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::LogStart;
+use crate::wire::producers::KnownBatch;
 use crate::wire::segment::SegmentHeader;
 use std::collections::VecDeque;
 
@@ -47,8 +51,26 @@ impl Log {
         if self.open.as_ref().is_some_and(full) && !self.seal_open(buffers) {
             return Err(AppendRefusal::Full);
         }
-        let mut open = self.take_open(now, epoch, buffers)?;
+        let (most, records) = (buffer_len(&self.config), half.record_count);
+        let mut open = self.take_open(now, epoch, (most, records), buffers)?;
+        if !open.takes(len, records, &self.config) {
+            // A new one, and the snapshot in it leaves no room: it goes alone.
+            self.open = Some(open);
+            if !self.seal_open(buffers) {
+                return Err(AppendRefusal::Full);
+            }
+            open = self.take_open(now, epoch, (most, records), buffers)?;
+        }
         let (base_offset, tick) = open.add(now, (from, len), half, &self.config, buffers);
+        let batch = KnownBatch {
+            base_sequence: half.base_sequence,
+            record_count: half.record_count,
+            client_crc: batch::client_crc(buffers.bytes(from)),
+            epoch,
+            base_offset,
+            block: self.index.tail.next,
+        };
+        self.producers.accept(half, batch, tick);
         self.open = Some(open);
         Ok(Appended {
             block: self.index.tail.next,
@@ -70,8 +92,8 @@ impl Log {
         if !sealed || !self.writer.may_write(LOCAL_BLOCK) {
             return Err(AppendRefusal::Full);
         }
-        let mut open = self.take_open(now, epoch, buffers)?;
-        open.add_local(now, &self.config, buffers);
+        let mut open = self.take_open(now, epoch, (LOCAL_BLOCK, 0), buffers)?;
+        open.add_local(now, &[], &self.config, buffers);
         let block = self.index.tail.next;
         self.seal(open, buffers);
         Ok(block)
@@ -85,24 +107,73 @@ impl Log {
         }
     }
 
-    /// The open block, or a new one.
+    /// The open block, or a new one that may take `most` bytes, for a batch of so many records.
     fn take_open(
         &mut self,
         now: Time,
         epoch: Epoch,
+        (most, records): (usize, u32),
         buffers: &mut dyn Buffers,
     ) -> Result<OpenBlock, AppendRefusal> {
-        if let Some(open) = self.open.take() {
-            assert_eq!(open.epoch, epoch, "an epoch begins with a block of its own");
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => self.new_open(now, epoch, most, buffers)?,
+        };
+        assert_eq!(open.epoch, epoch, "an epoch begins with a block of its own");
+        if open.has_numbers(records) {
             return Ok(open);
         }
+        let (tick, offset) = (open.last_tick, open.end_offset);
+        self.open = Some(open);
+        self.latch(format!(
+            "no tick above {tick} or no offset above {offset} is left: a node sent blocks with \
+             impossible numbers; mend: {MEND}"
+        ));
+        Err(AppendRefusal::Failed)
+    }
+
+    /// A new open block; one that begins a segment begins with a snapshot of the producers.
+    fn new_open(
+        &mut self,
+        now: Time,
+        epoch: Epoch,
+        most: usize,
+        buffers: &mut dyn Buffers,
+    ) -> Result<OpenBlock, AppendRefusal> {
         assert!(epoch >= self.index.tail.epoch, "epochs never fall in a log");
         let len = buffer_len(&self.config);
         let Some(buffer) = buffers.take(len) else {
             self.relieve(len);
             return Err(AppendRefusal::Full);
         };
-        Ok(OpenBlock::new(buffer, epoch, &self.index.tail, now))
+        let roll = self.roll_ahead(most);
+        let mut open = OpenBlock::new(buffer, epoch, &self.index.tail, now, roll);
+        if roll == Roll::Ahead {
+            let snapshot = self.producers.snapshot();
+            open.add_local(now, &snapshot, &self.config, buffers);
+        }
+        Ok(open)
+    }
+
+    /// Whether the block that opens now, which may take `most` bytes, begins a new segment. A
+    /// segment begins with a snapshot of the producers, if there are any, and that comes before the
+    /// block's batches: so the block rolls if it may come not to fit. Each segment holds two blocks
+    /// at least, one of which may be a snapshot alone.
+    fn roll_ahead(&self, most: usize) -> Roll {
+        if self.producers.is_empty() || self.segments.fits(most) {
+            return Roll::AtNeed;
+        }
+        let begun = self.segments.iter().last().map(|last| last.base().next());
+        if begun == Some(self.index.tail.next) {
+            Roll::Never
+        } else {
+            Roll::Ahead
+        }
+    }
+
+    /// What is known of a batch by its producer and sequence, the open block's included.
+    pub fn sequence_of(&self, half: &ClientHalf, client_crc: u32) -> Sequence {
+        self.producers.judge(half, client_crc)
     }
 
     /// As leader: seals the open block if a rule of the write path says so. To be called after
@@ -119,8 +190,12 @@ impl Log {
 
     /// Whether the disk has a place for the open block.
     pub(super) fn may_seal(&self, open: &OpenBlock) -> bool {
-        let padded = open.padded();
-        self.writer.may_write(padded) && self.segments.takes_records(padded)
+        let needed = match open.roll {
+            // The newest file will not do.
+            Roll::Ahead => self.config.segment_bytes as usize,
+            Roll::AtNeed | Roll::Never => open.padded(),
+        };
+        self.writer.may_write(open.padded()) && self.segments.takes_records(needed)
     }
 
     /// Seals the open block if the disk has a place for it. Whether none is open now.
@@ -137,7 +212,11 @@ impl Log {
     }
 
     fn seal(&mut self, open: OpenBlock, buffers: &mut dyn Buffers) {
-        let rolls = !self.segments.fits(open.padded());
+        let rolls = match open.roll {
+            Roll::Ahead => true,
+            Roll::Never => false,
+            Roll::AtNeed => !self.segments.fits(open.padded()),
+        };
         let committed = self.committed.min(self.writer.durable_end);
         let tail = &self.index.tail;
         let (header, buffer) = open.seal(tail, rolls, committed, &self.config, buffers);
@@ -147,6 +226,7 @@ impl Log {
 
     /// Drops the open block: its batches are nowhere. For a leader that is fenced.
     pub fn discard_open(&mut self) {
+        self.producers.drop_open();
         if let Some(open) = self.open.take() {
             self.outputs.push_back(Output::Release(open.buffer));
         }
@@ -210,6 +290,8 @@ impl Log {
             let padded = header.padded_len();
             let (segment, position) = self.segments.place(padded);
             self.index.push(header, segment, position);
+            self.producers
+                .take_in(&buffers.bytes(buffer)[*start..], header);
             let job = job.get_or_insert(Job {
                 buffer,
                 start: *start,
@@ -281,6 +363,11 @@ impl Log {
                 CutFlow::Op(op, purpose) => return Some((op, purpose)),
                 CutFlow::Wait => return self.save_op(buffers),
                 CutFlow::Found(search) => self.found_cut(&search),
+                CutFlow::Damaged(block) => {
+                    let text = format!("block {block} before the cut is damaged");
+                    self.fail(Purpose::Cut, &text);
+                    return None;
+                }
                 CutFlow::Done => {
                     self.finish_cut();
                     return None;
@@ -311,7 +398,17 @@ impl Log {
         let files: Vec<FileId> = gone.filter_map(|one| one.file).collect();
         let end = search.before.map(|(_, end)| end);
         let sweep = end.and_then(|end| Sweep::behind(end, search, &files));
-        cut.found(marks.collect(), files, sweep);
+        let goes_on = cut.anew.is_none() && !self.producers.is_empty();
+        let rebuild = goes_on.then(|| {
+            let segment = self.segments.of(cut.from).expect("the log holds it");
+            let place = Place {
+                file: segment.file.expect("no roll is under way"),
+                len: segment.end,
+            };
+            let none = Producers::new(buffer_len(&self.config));
+            Rebuild::new(self.config.log, place, segment.base(), cut.from, none)
+        });
+        cut.found(marks.collect(), files, sweep, rebuild);
         cut.before = search.before;
     }
 
@@ -337,6 +434,11 @@ impl Log {
             return self.fail(Purpose::Cut, &text);
         };
         let blocks = self.index.tail.next.0 - from.0;
+        if let Some(producers) = cut.producers.take()
+            && !faults::active(Fault::KeepCutProducers)
+        {
+            self.producers = producers;
+        }
         self.index.cut(tail);
         self.segments.cut(from, end);
         self.writer.cut(from, tail.end_offset);
@@ -380,6 +482,7 @@ impl Log {
         let (_, going) = self.trims.get_or_insert_with(|| (save, VecDeque::new()));
         going.extend(files);
         self.index = Index::new(start);
+        self.producers = Producers::new(buffer_len(&self.config));
         self.writer.cut(start.block, start.offset);
         self.committed = start.block;
         self.loads.begin_anew();
@@ -393,11 +496,21 @@ impl Log {
         self.say_cut(blocks);
     }
 
+    /// Segments that lie below this block may be trimmed. A log that knows producers keeps its last
+    /// committed block, so that no cut takes its last segment, and with it what was known.
+    pub(super) fn trim_end(&self) -> BlockNo {
+        let committed = self.known_committed();
+        match committed.previous() {
+            Some(last) if !self.producers.is_empty() => last,
+            _ => committed,
+        }
+    }
+
     /// Takes away whole segments below `to`, as far as they are durable and committed. The log
     /// start is saved before the first file goes. While files of an earlier trim still go it does
     /// nothing.
     pub fn trim(&mut self, to: BlockNo) {
-        let to = to.min(self.committed).min(self.writer.durable_end);
+        let to = to.min(self.trim_end());
         if self.state != State::Open || self.trims.is_some() || self.cut.is_some() {
             return;
         }

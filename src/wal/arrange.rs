@@ -8,7 +8,9 @@
 use super::config::Config;
 use super::index::Index;
 use super::op::{FileEntry, FileName};
+use super::open::buffer_len;
 use super::output::{RecoveredMemory, Refusal};
+use super::producers::Producers;
 use super::recovery::{Past, Ready};
 use crate::types::{BlockNo, FileId};
 use crate::wire::block::BlockHeader;
@@ -96,6 +98,7 @@ pub(super) fn arrange(config: &Config, past: Past, found: Vec<Found>) -> Result<
             first_copy: 0,
             memory: RecoveredMemory::Blank,
             index: Index::default(),
+            producers: Producers::new(buffer_len(config)),
             segments: VecDeque::new(),
             torn: None,
             marks: Vec::new(),

@@ -1,19 +1,22 @@
 //! The one routine that takes a suffix of the log away, be it a torn tail or a truncation.
 //!
 //! In this order: writes, rolls and reads in flight end; the blocks to go are found on the disk;
-//! the checkpoint's `scan_from` (and its hint of the high watermark) is lowered and saved; the
-//! first 4096 bytes of every block to go are zeroed, the last one first; what is left of them in
-//! the file that stays is zeroed; files that hold nothing else are freed, the last one first. So a
-//! crash at any moment leaves a shorter suffix of the same blocks and never a hole before a block
-//! that is still sound; and behind the end of a log that was cut there are zeros, so that a torn
-//! tail is found, and reported, once. A log that begins anew is cut so at its new start; then the
-//! start is saved, and what is left goes like trimmed files. Recovery starts at the third step. It
-//! never decides what goes: see `log.rs` and `recovery.rs`.
+//! the table of producers is rebuilt as it stood before them; the checkpoint's `scan_from` (and its
+//! hint of the high watermark) is lowered and saved; the first 4096 bytes of every block to go are
+//! zeroed, the last one first; what is left of them in the file that stays is zeroed; files that
+//! hold nothing else are freed, the last one first. So a crash at any moment leaves a shorter
+//! suffix of the same blocks and never a hole before a block that is still sound; and behind the
+//! end of a log that was cut there are zeros, so that a torn tail is found, and reported, once. A
+//! log that begins anew is cut so at its new start; then the start is saved, and what is left goes
+//! like trimmed files. Recovery starts where `scan_from` is lowered. It never decides what goes:
+//! see `log.rs` and `recovery.rs`.
 
 use super::ids::{Ids, Purpose};
 use super::op::DiskOp;
 use super::output::SaveId;
+use super::producers::Producers;
 use super::reader::Reader;
+use super::rebuild::{Rebuild, Rebuilt};
 use super::saver::Saver;
 use super::search::Search;
 use crate::buffers::Buffers;
@@ -28,6 +31,7 @@ use std::collections::VecDeque;
 enum Stage {
     Drain,
     Search(Box<Search>),
+    Rebuild(Box<Rebuild>),
     Lower(Option<SaveId>),
     Erase,
     Sweep,
@@ -67,6 +71,8 @@ pub(super) enum CutFlow {
     /// The search found what is to go: tell the files to free with [`Cut::found`].
     Found(Box<Search>),
     Done,
+    /// A block before the cut is not sound.
+    Damaged(BlockNo),
 }
 
 /// A cut under way.
@@ -75,6 +81,8 @@ pub(super) struct Cut {
     pub(super) from: BlockNo,
     /// The last block that stays and the position behind it, if the search came by it.
     pub(super) before: Option<(BlockHeader, u64)>,
+    /// The table of producers as it will be.
+    pub(super) producers: Option<Producers>,
     /// Where the log begins anew once the cut is done, if it does.
     pub(super) anew: Option<LogStart>,
     started_anew: Option<SaveId>,
@@ -93,6 +101,7 @@ impl Cut {
         Cut {
             from,
             before: None,
+            producers: None,
             anew: None,
             started_anew: None,
             stage: Stage::Drain,
@@ -113,7 +122,7 @@ impl Cut {
         sweep: Option<Sweep>,
     ) -> Cut {
         let mut cut = Cut::new(from);
-        cut.found(marks, frees, sweep);
+        cut.found(marks, frees, sweep, None);
         cut
     }
 
@@ -131,11 +140,15 @@ impl Cut {
         marks: Vec<(FileId, u64)>,
         frees: Vec<FileId>,
         sweep: Option<Sweep>,
+        rebuild: Option<Rebuild>,
     ) {
         self.marks = marks.into();
         self.frees = frees;
         self.sweep = sweep;
-        self.stage = Stage::Lower(None);
+        self.stage = match rebuild {
+            Some(rebuild) => Stage::Rebuild(Box::new(rebuild)),
+            None => Stage::Lower(None),
+        };
     }
 
     pub(super) fn poll(
@@ -178,6 +191,21 @@ impl Cut {
                         unreachable!("just matched");
                     };
                     return CutFlow::Found(search);
+                }
+                match self.reader.poll(ids, buffers) {
+                    Some(op) => self.issue(op),
+                    None => CutFlow::Wait,
+                }
+            }
+            Stage::Rebuild(rebuild) => {
+                match rebuild.run(&mut self.reader, buffers) {
+                    Rebuilt::Wait => {}
+                    Rebuilt::Damaged(block) => return CutFlow::Damaged(block),
+                    Rebuilt::Done(producers) => {
+                        self.producers = Some(producers);
+                        self.stage = Stage::Lower(None);
+                        return self.poll(ids, saver, buffers);
+                    }
                 }
                 match self.reader.poll(ids, buffers) {
                     Some(op) => self.issue(op),
@@ -272,7 +300,7 @@ impl Cut {
     /// An operation ended.
     pub(super) fn on_disk(&mut self, count: usize, buffers: &mut dyn Buffers) {
         self.in_flight = false;
-        if let Stage::Search(_) = self.stage {
+        if let Stage::Search(_) | Stage::Rebuild(_) = self.stage {
             self.reader.on_read(count, buffers);
         }
     }

@@ -5,10 +5,11 @@
 
 use super::config::Config;
 use super::log::Log;
-use super::output::{Held, State};
-use crate::types::{BlockNo, Epoch, Offset, Tick};
+use super::output::{Common, Held, State};
+use crate::types::{BlockNo, BufferId, Epoch, Offset, Tick};
 use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::{Checkpoint, LogStart};
+use crate::wire::producers::Producer;
 
 impl Log {
     /// Whether the log has something to say: see [`Log::poll_output`].
@@ -83,6 +84,27 @@ impl Log {
     pub fn open_end_offset(&self) -> Offset {
         let open = self.open.as_ref().map(|open| open.end_offset);
         open.unwrap_or(self.index.tail.end_offset)
+    }
+
+    /// The open block's buffer, and a header by which its batches are walked; it has no CRC yet.
+    pub fn open_block(&self) -> Option<(BufferId, BlockHeader)> {
+        let open = self.open.as_ref()?;
+        let header = BlockHeader {
+            used_len: open.used as u32,
+            batch_count: open.batches,
+            ..BlockHeader::default()
+        };
+        Some((open.buffer, header))
+    }
+
+    /// The producers that the sealed blocks know, ascending by id.
+    pub fn producers(&self) -> impl Iterator<Item = &Producer> {
+        self.producers.sealed()
+    }
+
+    /// Whether a reader's last batch, which is of `epoch` and ends at `offset`, is in this log.
+    pub fn common(&self, epoch: Epoch, offset: Offset) -> Common {
+        self.index.common(epoch, offset, self.open_end_offset())
     }
 
     /// Blocks durable.

@@ -6,7 +6,7 @@
 //! (where loads ended, so that the next one walks over nothing), and how late the records of a
 //! segment are. Read `loads.rs` next.
 
-use super::output::Held;
+use super::output::{Common, Held};
 use crate::limits::{EPOCHS_HELD, HELD_BLOCKS};
 use crate::types::{BlockNo, Epoch, Offset, Tick};
 use crate::wire::block::BlockHeader;
@@ -75,7 +75,8 @@ pub(super) struct Index {
     pub(super) start: LogStart,
     pub(super) tail: Tail,
     held: VecDeque<Held>,
-    epochs: VecDeque<(Epoch, BlockNo)>,
+    /// Where each epoch begins: its first block that is kept, and the offset there.
+    epochs: VecDeque<(Epoch, BlockNo, Offset)>,
     spots: BTreeMap<BlockNo, Spot>,
     /// Where loads ended, newest last, with the CRC of the header before.
     cursors: VecDeque<(Spot, u32)>,
@@ -97,7 +98,7 @@ impl Index {
     /// `segment`.
     pub(super) fn push(&mut self, header: &BlockHeader, segment: BlockNo, position: u64) {
         assert_eq!(header.block, self.tail.next, "blocks come in order");
-        self.note_epoch(header.epoch, header.block);
+        self.note_epoch(header);
         if header.block == segment {
             self.latest.insert(segment, header.max_timestamp);
         } else if let Some(latest) = self.latest.get_mut(&segment) {
@@ -130,15 +131,20 @@ impl Index {
         self.tail = tail;
     }
 
-    /// The block is of this epoch; called in the order of blocks.
-    pub(super) fn note_epoch(&mut self, epoch: Epoch, block: BlockNo) {
-        if self.epochs.back().is_some_and(|last| last.0 == epoch) {
+    /// A block of the log, in the order of blocks: it may begin an epoch.
+    pub(super) fn note_epoch(&mut self, header: &BlockHeader) {
+        if self
+            .epochs
+            .back()
+            .is_some_and(|last| last.0 == header.epoch)
+        {
             return;
         }
         if self.epochs.len() == EPOCHS_HELD {
             self.epochs.pop_front();
         }
-        self.epochs.push_back((epoch, block));
+        let begin = (header.epoch, header.block, header.base_offset);
+        self.epochs.push_back(begin);
     }
 
     pub(super) fn note_spot(&mut self, spot: Spot) {
@@ -230,15 +236,47 @@ impl Index {
             let before = block.next() == self.start.block;
             return before.then_some(self.start.prev_epoch);
         }
-        let at = self.epochs.partition_point(|(_, first)| *first <= block);
+        let at = self.epochs.partition_point(|(_, first, _)| *first <= block);
         at.checked_sub(1).map(|at| self.epochs[at].0)
     }
 
     pub(super) fn first_of_epoch(&self, epoch: Epoch) -> Option<BlockNo> {
         let at = self
             .epochs
-            .binary_search_by_key(&epoch, |(known, _)| *known);
+            .binary_search_by_key(&epoch, |(known, ..)| *known);
         at.ok().map(|at| self.epochs[at].1)
+    }
+
+    /// Epoch of the record at an offset below the log end; none if it is older than the epochs
+    /// remembered.
+    fn epoch_at(&self, offset: Offset) -> Option<Epoch> {
+        let at = self.epochs.partition_point(|(.., base)| *base <= offset);
+        at.checked_sub(1).map(|at| self.epochs[at].0)
+    }
+
+    /// See `Log::common`; `end` is the offset behind the open block.
+    pub(super) fn common(&self, epoch: Epoch, offset: Offset, end: Offset) -> Common {
+        let start = self.start.offset;
+        if epoch == Epoch(0) || offset <= start {
+            // Nothing is kept below the start: there is nothing to compare.
+            return Common::Same;
+        }
+        let last = Offset(offset.0 - 1);
+        if last < end && self.epoch_at(last) == Some(epoch) {
+            return Common::Same;
+        }
+        let newest = self.tail.epoch;
+        if epoch > newest || epoch == newest && offset > end {
+            return Common::Behind;
+        }
+        // Up to the end of the newest epoch that both can have written.
+        let both = self.epochs.partition_point(|(known, ..)| *known <= epoch);
+        let behind = self.epochs.get(both).map_or(end, |(.., base)| *base);
+        let known = if both == 0 { start } else { behind };
+        let common = known.min(last).max(start);
+        let before = common.0.checked_sub(1).filter(|_| common > start);
+        let epoch = before.and_then(|last| self.epoch_at(Offset(last)));
+        Common::Parted(common, epoch.unwrap_or_default())
     }
 
     pub(super) fn end_offset_of(&self, block_end: BlockNo) -> Option<Offset> {
@@ -298,6 +336,7 @@ impl Index {
         }
         if let Some(first) = self.epochs.front_mut() {
             first.1 = first.1.max(start.block);
+            first.2 = first.2.max(start.offset);
         }
         self.start = start;
     }

@@ -254,13 +254,16 @@ impl Job {
     }
 
     /// The start of the first segment from the one that begins with `from` on that may hold a
-    /// record as late as is wanted.
+    /// record as late as is wanted, below the end of the search: what lies behind it may have no
+    /// file yet.
     fn skip_early(&mut self, from: BlockNo, index: &Index, segments: &Segments) -> Option<Spot> {
         let Goal::Time(time) = self.goal else {
             return None;
         };
         let mut later = segments.iter().skip_while(|one| one.base() < from);
-        let found = later.find(|one| index.may_be_as_late(one.base(), time))?;
+        let found = later
+            .find(|one| index.may_be_as_late(one.base(), time))
+            .filter(|one| one.base() < self.end)?;
         if found.base() != from {
             self.prev_crc = None;
         }

@@ -15,6 +15,7 @@ use super::op::{DiskError, DiskOp, DiskResult, FileEntry};
 use super::open::{OpenBlock, buffer_len};
 use super::output::{From, Load, Output, SaveId, State};
 use super::pressure::Watched;
+use super::producers::Producers;
 use super::recent::Recent;
 use super::recovery::Recovery;
 use super::retention::Age;
@@ -48,6 +49,7 @@ pub struct Log {
     pub(super) created: Option<SaveId>,
     pub(super) segments: Segments,
     pub(super) index: Index,
+    pub(super) producers: Producers,
     pub(super) writer: Writer,
     pub(super) recent: Recent,
     pub(super) open: Option<OpenBlock>,
@@ -97,6 +99,7 @@ impl Log {
             created: None,
             segments: Segments::new(VecDeque::new(), config.segment_bytes),
             index: Index::default(),
+            producers: Producers::new(block),
             writer: Writer::new(config.write_depth, BlockNo(0), Offset(0)),
             recent: Recent::default(),
             open: None,
@@ -512,6 +515,7 @@ impl Log {
         let may = self
             .segments
             .iter()
+            .take_while(|one| one.base() < end)
             .any(|one| self.index.may_be_as_late(one.base(), timestamp));
         let serves = matches!(self.state, State::Open | State::Stopping);
         if end <= self.index.start.block || !may || !serves {

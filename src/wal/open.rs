@@ -7,7 +7,7 @@
 use super::config::Config;
 use super::index::Tail;
 use crate::buffers::Buffers;
-use crate::limits::{BATCH_HEADER, BLOCK_HEADER};
+use crate::limits::{BATCH_HEADER, BLOCK_HEADER, POSITION_MAX};
 use crate::types::{BlockNo, BufferId, Epoch, Offset, Tick, Time, padded};
 use crate::wire::batch::{self, ClientHalf, Kind, LeaderHalf};
 use crate::wire::block::{self, BatchesCrc, BlockHeader};
@@ -23,10 +23,22 @@ pub(super) struct OpenBlock {
     pub(super) end_offset: Offset,
     pub(super) last_tick: Tick,
     base_offset: Offset,
-    batches: u32,
+    pub(super) batches: u32,
     records: u32,
     max_timestamp: u64,
     crc: BatchesCrc,
+    pub(super) roll: Roll,
+}
+
+/// Whether the block begins a new segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Roll {
+    /// If it does not fit into the newest one when it is sealed.
+    AtNeed,
+    /// It does: that was known when it was opened, and its first batch says what came before.
+    Ahead,
+    /// It does not, even if the file has to grow.
+    Never,
 }
 
 /// Bytes of the buffer for an open block.
@@ -39,7 +51,13 @@ pub(super) fn buffer_len(config: &Config) -> usize {
 }
 
 impl OpenBlock {
-    pub(super) fn new(buffer: BufferId, epoch: Epoch, tail: &Tail, now: Time) -> OpenBlock {
+    pub(super) fn new(
+        buffer: BufferId,
+        epoch: Epoch,
+        tail: &Tail,
+        now: Time,
+        roll: Roll,
+    ) -> OpenBlock {
         OpenBlock {
             buffer,
             epoch,
@@ -52,6 +70,7 @@ impl OpenBlock {
             records: 0,
             max_timestamp: 0,
             crc: BatchesCrc::default(),
+            roll,
         }
     }
 
@@ -72,6 +91,13 @@ impl OpenBlock {
         !self.takes(BATCH_HEADER + 1, 1, config)
     }
 
+    /// Whether a batch of so many records still gets a tick and offsets. Only a log that took
+    /// blocks with absurd numbers from another node ever comes to their end.
+    pub(super) fn has_numbers(&self, records: u32) -> bool {
+        let fits = |number: u64| number <= POSITION_MAX;
+        fits(self.last_tick.0 + 1) && fits(self.end_offset.0 + u64::from(records))
+    }
+
     /// Adds the batch in the first `len` bytes of `from`; returns its offset and tick.
     pub(super) fn add(
         &mut self,
@@ -85,15 +111,24 @@ impl OpenBlock {
         self.finish_batch(now, Kind::Data, len, half, config, buffers)
     }
 
-    /// Adds the node's own batch without records.
-    pub(super) fn add_local(&mut self, now: Time, config: &Config, buffers: &mut dyn Buffers) {
+    /// Adds the node's own batch without records, with this body.
+    pub(super) fn add_local(
+        &mut self,
+        now: Time,
+        body: &[u8],
+        config: &Config,
+        buffers: &mut dyn Buffers,
+    ) {
         let half = ClientHalf {
-            base_timestamp: 0,
+            stored_len: body.len() as u32,
+            raw_len: body.len() as u32,
             ..ClientHalf::default()
         };
-        let header = &mut buffers.bytes_mut(self.buffer)[self.used..self.used + BATCH_HEADER];
-        batch::write_client_half(header, &half);
-        self.finish_batch(now, Kind::Local, BATCH_HEADER, &half, config, buffers);
+        let len = BATCH_HEADER + body.len();
+        let bytes = &mut buffers.bytes_mut(self.buffer)[self.used..self.used + len];
+        bytes[BATCH_HEADER..].copy_from_slice(body);
+        batch::write_client_half(bytes, &half);
+        self.finish_batch(now, Kind::Local, len, &half, config, buffers);
     }
 
     fn finish_batch(

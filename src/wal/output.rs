@@ -157,6 +157,19 @@ impl Held {
     }
 }
 
+/// What a log and a reader's copy of it have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Common {
+    /// The reader's last batch is here, as far as is known.
+    Same,
+    /// The reader has seen more than this log holds yet.
+    Behind,
+    /// They part at this offset, below the reader's: what the reader holds from there on is not in
+    /// this log. With it comes the epoch of the record before it, 0 if there is none here. The
+    /// reader's copy may have parted before.
+    Parted(Offset, Epoch),
+}
+
 /// Where a load begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {

@@ -30,6 +30,7 @@ use super::ids::Ids;
 use super::index::Index;
 use super::op::{CHECKPOINT_FILE, DiskOp, FileEntry, FileName};
 use super::output::{RecoveredMemory, Refusal, Torn};
+use super::producers::Producers;
 use super::reader::Reader;
 use super::saver::read_copies;
 use super::scan::Scan;
@@ -111,6 +112,7 @@ pub(super) struct Ready {
     pub(super) first_copy: u64,
     pub(super) memory: RecoveredMemory,
     pub(super) index: Index,
+    pub(super) producers: Producers,
     pub(super) segments: VecDeque<Segment>,
     pub(super) torn: Option<Torn>,
     /// Places to erase, ascending.

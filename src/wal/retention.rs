@@ -66,7 +66,7 @@ impl Log {
         let mut bytes = self.segments.bytes();
         let mut point = None;
         for (one, next) in self.segments.pairs() {
-            let done = next.named && next.base() <= self.known_committed();
+            let done = next.named && next.base() <= self.trim_end();
             let too_many = keep.trim_bytes.is_some_and(|most| bytes > most);
             let due = |age_us| self.age.due(next.first_tick, next.begun, age_us);
             let too_old = keep.age_us.is_some_and(|age_us| due(age_us) <= now);
@@ -84,7 +84,7 @@ impl Log {
         let age_us = self.config.retention.age_us?;
         let busy = self.state != State::Open || self.cut.is_some() || self.trims.is_some();
         let (_, next) = self.segments.pairs().next().filter(|_| !busy)?;
-        let done = next.named && next.base() <= self.known_committed();
+        let done = next.named && next.base() <= self.trim_end();
         done.then(|| self.age.due(next.first_tick, next.begun, age_us))
     }
 

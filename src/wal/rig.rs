@@ -432,12 +432,15 @@ impl Rig {
     }
 
     pub(super) fn append_at(&mut self, value: &[u8], time: u64) -> Result<Appended, AppendRefusal> {
-        let bytes = batch_of(value, time);
+        self.append_bytes(&batch_of(value, time))
+    }
+
+    pub(super) fn append_bytes(&mut self, bytes: &[u8]) -> Result<Appended, AppendRefusal> {
         let limit = self.pool.limit.take();
         let buffer = self.pool.take(bytes.len()).expect("no limit");
         self.pool.limit = limit.map(|limit| limit + 1);
-        self.pool.bytes_mut(buffer)[..bytes.len()].copy_from_slice(&bytes);
-        let half = batch::check_from_client(&bytes).expect("just made");
+        self.pool.bytes_mut(buffer)[..bytes.len()].copy_from_slice(bytes);
+        let half = batch::check_from_client(bytes).expect("just made");
         let pool = &mut self.pool;
         let epoch = self.log.last_epoch().max(EPOCH);
         let result = self

@@ -10,7 +10,9 @@ use super::config::Config;
 use super::cut::Sweep;
 use super::index::{Spot, Tail};
 use super::op::FileName;
+use super::open::buffer_len;
 use super::output::{Refusal, Torn};
+use super::producers::Producers;
 use super::reader::Reader;
 use super::recovery::{Head, Later, Ready, Sight, Verdict, judge, refuse_version};
 use super::search::{Place, Search, sound_header};
@@ -45,6 +47,7 @@ enum Phase {
 pub(super) struct Scan {
     config: Config,
     layout: Layout,
+    producers: Producers,
     phase: Phase,
     /// Where the block that is not good should be, and what is there.
     bad: Vec<(At, Head)>,
@@ -58,6 +61,7 @@ impl Scan {
     pub(super) fn new(config: &Config, layout: Layout) -> Scan {
         Scan {
             config: config.clone(),
+            producers: Producers::new(buffer_len(config)),
             kept: layout.scan_at,
             layout,
             phase: Phase::Trust(0, None),
@@ -143,7 +147,7 @@ impl Scan {
 
     fn note_trusted(&mut self, header: &BlockHeader, segment: BlockNo, position: u64) {
         let index = &mut self.layout.index;
-        index.note_epoch(header.epoch, header.block);
+        index.note_epoch(header);
         index.note_spot(Spot {
             block: header.block,
             segment,
@@ -168,6 +172,8 @@ impl Scan {
                 self.layout
                     .index
                     .push(&header, segment.base_block, position);
+                self.producers
+                    .take_in(reader.bytes(position, buffers), &header);
                 self.end = position + header.padded_len() as u64;
                 self.kept = at + 1;
                 self.bad.clear();
@@ -376,6 +382,7 @@ impl Scan {
             first_copy: layout.past.first_copy,
             memory: layout.past.memory,
             index: core::mem::take(&mut layout.index),
+            producers: self.producers.clone(),
             segments,
             torn,
             marks,

@@ -17,6 +17,7 @@ use super::saver::Saver;
 use super::segments::Segments;
 use super::writer::Writer;
 use crate::buffers::Buffers;
+use crate::faults::{self, Fault};
 use crate::types::{BlockNo, FileId};
 use std::collections::VecDeque;
 
@@ -165,5 +166,8 @@ impl Log {
         self.writer = Writer::new(self.config.write_depth, from, tail.end_offset);
         self.age = Age::new(self.quiet_since, tail.tick);
         self.index = ready.index;
+        if !faults::active(Fault::ForgetProducersOnRestart) {
+            self.producers = ready.producers;
+        }
     }
 }

@@ -221,6 +221,11 @@ pub fn client_half(bytes: &[u8]) -> ClientHalf {
     }
 }
 
+/// The CRC that the client made over its half and the body, as found in the header.
+pub fn client_crc(bytes: &[u8]) -> u32 {
+    u32_at(bytes, CLIENT_CRC)
+}
+
 /// What a leader checks before it accepts a client's batch: the length, and the client's CRC over
 /// its half and the body. Zero records are refused (D-S5). What stands in the leader's half does
 /// not matter: the leader writes all of it. Flags may be unknown ones: they are the readers'
@@ -291,7 +296,8 @@ pub fn read_prefix(bytes: &[u8]) -> Result<BatchPrefix, BatchError> {
     Ok(prefix)
 }
 
-fn prefix_of(header: &[u8]) -> BatchPrefix {
+/// The prefix of a batch whose checks have passed before. At least a header of bytes.
+pub(super) fn prefix_of(header: &[u8]) -> BatchPrefix {
     BatchPrefix {
         version: header[4],
         header_len: u16_at(header, 6),

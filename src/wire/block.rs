@@ -244,6 +244,23 @@ pub fn batches(bytes: &[u8], header: &BlockHeader) -> Vec<(usize, BatchPrefix)> 
     found
 }
 
+/// The batches of a block whose checks have passed before, in order: the bytes of each, and its
+/// prefix. No CRC is looked at; it ends early at bytes that cannot be a whole batch.
+pub fn walk<'a>(
+    bytes: &'a [u8],
+    header: &BlockHeader,
+) -> impl Iterator<Item = (&'a [u8], BatchPrefix)> {
+    let used = bytes.len().min(header.used_len as usize);
+    let mut rest = bytes.get(BLOCK_HEADER..used).unwrap_or_default();
+    core::iter::from_fn(move || {
+        let prefix = (rest.len() >= BATCH_HEADER).then(|| batch::prefix_of(rest))?;
+        let fits = usize::from(prefix.header_len) >= BATCH_HEADER;
+        let (batch, behind) = rest.split_at_checked(prefix.total_len()).filter(|_| fits)?;
+        rest = behind;
+        Some((batch, prefix))
+    })
+}
+
 /// CRC over the header CRCs of a block's batches, given in order.
 #[derive(Clone, Debug, Default)]
 pub struct BatchesCrc(crc32fast::Hasher);

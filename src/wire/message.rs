@@ -115,6 +115,12 @@ messages! {
     DiskHasSpace 21 Info
         "the log takes appends again",
         "";
+    PauseAsked 22 Warn
+        "this follower cannot keep up and asks its leader to pause",
+        "see the reason in the line: its disk, or too little processor time; it goes on by itself";
+    PauseEnded 23 Info
+        "this follower lets its leader go on",
+        "";
 }
 
 impl Message {

@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod code;
 pub mod frame;
 pub mod message;
+pub mod producers;
 pub mod record;
 pub mod segment;
 

@@ -7,6 +7,7 @@
 //! the phase ends.
 
 use super::disk::DiskFault;
+use super::image::Image;
 use super::network::NetOptions;
 use super::node::node_id;
 use super::options::Fault;
@@ -223,6 +224,18 @@ impl World {
         at.before_loss = Some(std::mem::take(&mut at.image));
         at.blank = true;
         self.checker.memory_lost(node);
+        if self.options.mesh {
+            // An epoch that nobody else has heard of is gone with the disk, and may be led again.
+            let others = self.nodes.iter().filter(|other| other.index != node);
+            let images: Vec<_> = others.map(|other| &other.image).collect();
+            self.checker.forget_written(|epoch, block| {
+                let held = |image: &&Image| {
+                    let facts = image.chained(block);
+                    facts.is_some_and(|facts| facts.epoch == epoch)
+                };
+                images.iter().copied().any(|image| held(&image))
+            });
+        }
     }
 
     /// Finds out, from their disks, which blank nodes were brought up again.

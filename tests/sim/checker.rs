@@ -7,8 +7,11 @@
 
 use super::facts::{Ack, BatchFacts, BatchId, BlockFacts};
 use super::verdict::{Checked, Name, ensure};
+use millrace::limits::PRODUCER_BATCHES;
 use millrace::types::{Level, ReadLevel};
-use std::collections::{BTreeMap, BTreeSet};
+use millrace::wire::body::CreditLimits;
+use millrace::wire::producers::Producer;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 /// An append that a client sent.
@@ -20,6 +23,8 @@ pub struct SentAppend {
     pub digest: u64,
     /// Its records.
     pub record_count: u32,
+    /// Whether it is sent until it is acknowledged: then it may be acknowledged more than once.
+    pub retried: bool,
 }
 
 /// What the disks held when an answer was given.
@@ -115,6 +120,19 @@ impl Checker {
         self.committed.last().map_or(0, |block| block.end_offset)
     }
 
+    /// A committed block, whether it is still in the logs or not.
+    pub fn committed_block(&self, block: u64) -> Option<&BlockFacts> {
+        self.committed.get(block as usize).map(Rc::as_ref)
+    }
+
+    /// Offset behind the last record acknowledged at any level.
+    pub fn acked_end(&self) -> u64 {
+        let end = |(id, (ack, _)): (&BatchId, &(Ack, u64))| {
+            ack.base_offset + u64::from(self.sent[id].record_count)
+        };
+        self.acked.iter().map(end).max().unwrap_or(0)
+    }
+
     /// Appends acknowledged at this level.
     pub fn acked_count(&self, level: Level) -> u64 {
         self.acked
@@ -129,6 +147,11 @@ impl Checker {
         assert!(before.is_none(), "clients never send an append again");
     }
 
+    /// Whether an append is sent until it is acknowledged.
+    pub fn is_retried(&self, id: BatchId) -> bool {
+        self.sent[&id].retried
+    }
+
     /// A node refuses an append for good: it is not in the log and never will be.
     pub fn append_refused(&mut self, id: BatchId) {
         self.refused.insert(id);
@@ -137,6 +160,12 @@ impl Checker {
     /// A node's disk was replaced by a blank one: it knows nothing of what it said.
     pub fn memory_lost(&mut self, node: usize) {
         self.marks.remove(&node);
+    }
+
+    /// Of what was written, only this is still held somewhere.
+    pub fn forget_written(&mut self, held: impl Fn(u32, u64) -> bool) {
+        self.written
+            .retain(|(epoch, block), _| held(*epoch, *block));
     }
 
     /// A follower said, or its leader believes, that it holds the leader's block `facts` and all
@@ -179,15 +208,16 @@ impl Checker {
         ensure(enough, name, || {
             format!("{id:?} {ack:?}: durable on {} node(s) only", holders.nodes)
         })?;
-        let before = self.acked.insert(id, (ack, self.memory_losses));
-        ensure(before.is_none(), Name::AckedTwice, || {
-            format!("{id:?} was answered twice: {before:?}, then {ack:?}")
-        })?;
+        self.note_ack(id, ack)?;
         let range = (
             ack.base_offset,
             ack.base_offset + u64::from(sent.record_count),
         );
+        let gone = self.overlapping(id, range);
         let session = self.sessions.entry(sent.session).or_default();
+        gone.iter().for_each(|sequence| {
+            session.remove(sequence);
+        });
         let earlier = session.range(..id.sequence).next_back();
         let later = session.range(id.sequence + 1..).next();
         let ordered = earlier.is_none_or(|(_, (_, end))| *end <= range.0)
@@ -197,6 +227,102 @@ impl Checker {
         })?;
         session.insert(id.sequence, range);
         Ok(())
+    }
+
+    /// Batches of a producer that stand in the way of an acknowledged one, and may be gone. More
+    /// than a few are never sent again.
+    fn overlapping(&self, id: BatchId, range: (u64, u64)) -> Vec<u32> {
+        let sent = self.sent[&id];
+        let Some(session) = self.sessions.get(&sent.session).filter(|_| sent.retried) else {
+            return Vec::new();
+        };
+        let before = session.range(..id.sequence).rev().take(16);
+        let before = before.filter(|(_, (_, end))| *end > range.0);
+        let behind = session.range(id.sequence + 1..).take(16);
+        let behind = behind.filter(|(_, (start, _))| *start < range.1);
+        let gone = before.chain(behind).filter(|(sequence, _)| {
+            let sequence = **sequence;
+            let (ack, losses) = self.acked[&BatchId { sequence, ..id }];
+            self.may_be_gone(ack.level, losses)
+        });
+        gone.map(|(sequence, _)| *sequence).collect()
+    }
+
+    fn may_be_gone(&self, level: Level, losses: u64) -> bool {
+        match level {
+            Level::Local => true,
+            Level::Leader => self.memory_losses > losses,
+            Level::Quorum => false,
+        }
+    }
+
+    /// Whether this very batch is committed.
+    pub fn is_committed(&self, batch: &BatchFacts) -> bool {
+        self.by_offset.get(&batch.base_offset) == Some(batch)
+    }
+
+    /// The batch is acknowledged: for the first time, or again at the same place. Another place is
+    /// only right if what the first answer promised may be gone.
+    fn note_ack(&mut self, id: BatchId, ack: Ack) -> Checked {
+        let sent = self.sent[&id];
+        let before = self.acked.insert(id, (ack, self.memory_losses));
+        let Some((first, losses)) = before else {
+            return Ok(());
+        };
+        let same = (first.base_offset, first.block) == (ack.base_offset, ack.block);
+        let may_be_gone = self.may_be_gone(first.level, losses);
+        ensure(
+            sent.retried && (same || may_be_gone),
+            Name::AckedTwice,
+            || format!("{id:?} was answered twice: {before:?}, then {ack:?}"),
+        )?;
+        if !same {
+            // With it went what came after it.
+            let session = self.sessions.entry(sent.session).or_default();
+            session.split_off(&id.sequence);
+        } else if first.level > ack.level {
+            self.acked.insert(id, (first, losses));
+        }
+        Ok(())
+    }
+
+    /// A reader's copy of the log, to the end: it is the committed one.
+    pub fn copy_is_committed(&self, client: u32, copy: &[BatchFacts]) -> Checked {
+        let other = copy
+            .iter()
+            .find(|batch| self.by_offset.get(&batch.base_offset) != Some(batch));
+        ensure(other.is_none(), Name::ReadWrong, || {
+            let there = other.and_then(|batch| self.by_offset.get(&batch.base_offset));
+            format!("client {client} was never told that {other:?} is gone; there is {there:?}")
+        })
+    }
+
+    /// A node (at rest) says what it knows of producers; does the committed log say the same?
+    pub fn producers_known(&self, node: usize, said: &[Producer]) -> Checked {
+        let mut known: BTreeMap<u64, (u16, VecDeque<(u32, u64)>)> = BTreeMap::new();
+        for batch in self.by_offset.values() {
+            let Some((id, epoch, sequence)) = batch.producer else {
+                continue;
+            };
+            let (last_epoch, batches) = known.entry(id).or_default();
+            if *last_epoch != epoch {
+                batches.clear();
+            }
+            *last_epoch = epoch;
+            batches.push_back((sequence, batch.base_offset));
+            if batches.len() > PRODUCER_BATCHES {
+                batches.pop_front();
+            }
+        }
+        let said = said.iter().map(|producer| {
+            let batches = producer.batches.iter();
+            let batches = batches.map(|batch| (batch.base_sequence, batch.base_offset.0));
+            (producer.id, (producer.epoch, batches.collect()))
+        });
+        let said: BTreeMap<u64, (u16, VecDeque<(u32, u64)>)> = said.collect();
+        ensure(said == known, Name::ProducersDiffer, || {
+            format!("node {node} knows {said:?}, the committed log has {known:?}")
+        })
     }
 
     /// A node says (to its leader) that it holds everything below `said_end`; its disk does up to
@@ -369,6 +495,18 @@ impl Checker {
         let same = sent.digest == batch.digest && sent.record_count == batch.record_count;
         same.then_some(id)
     }
+}
+
+/// The sender's and the receiver's book of one connection: what was sent and what was granted on
+/// it, once nothing is in flight.
+pub fn books_agree(
+    link: &str,
+    sender: (CreditLimits, CreditLimits),
+    receiver: (CreditLimits, CreditLimits),
+) -> Checked {
+    ensure(sender == receiver, Name::CreditLeak, || {
+        format!("{link}: sent and granted are {sender:?}, the other end says {receiver:?}")
+    })
 }
 
 /// A link's credit at rest, and what it must be.

@@ -5,12 +5,14 @@
 //! ones.
 
 use crate::sim::checker::{
-    Checker, Holders, Marks, ReadAnswer, SentAppend, credit_at_rest, done_in_time, memory_held,
+    Checker, Holders, Marks, ReadAnswer, SentAppend, books_agree, credit_at_rest, done_in_time,
+    memory_held,
 };
 use crate::sim::facts::{Ack, BatchFacts, BatchId, BlockFacts};
 use crate::sim::log_checks::NodeLog;
 use crate::sim::verdict::{Checked, Name};
 use millrace::types::{Level, ReadLevel};
+use millrace::wire::body::CreditLimits;
 use std::rc::Rc;
 
 const ALL: Holders = Holders {
@@ -29,6 +31,8 @@ fn batch(sequence: u32, base_offset: u64) -> BatchFacts {
     BatchFacts {
         id: Some(id(sequence)),
         base_offset,
+        epoch: 1,
+        producer: None,
         record_count: 2,
         digest: 1000 + u64::from(sequence),
         max_timestamp: 1000 + base_offset,
@@ -73,6 +77,7 @@ fn history() -> Checker {
             session: 5,
             digest: 1000 + u64::from(sequence),
             record_count: 2,
+            retried: false,
         };
         checker.append_sent(id(sequence), append);
         let facts = block(u64::from(sequence), sequence);
@@ -176,6 +181,7 @@ fn another_order_is_found() {
             session: 5,
             digest: 1000 + u64::from(sequence),
             record_count: 2,
+            retried: false,
         };
         checker.append_sent(id(sequence), append);
         let facts = &logs[0].blocks[sequence as usize];
@@ -342,6 +348,21 @@ fn lost_credit_is_found() {
     expect(name, credit_at_rest("link", (9, 10), (4096, 4096)));
     expect(name, credit_at_rest("link", (10, 10), (0, 4096)));
     expect(name, credit_at_rest("link", (11, 10), (4096, 4096)));
+}
+
+///
+#[test]
+fn books_that_differ_are_found() {
+    let book = |records, bytes| CreditLimits { records, bytes };
+    let sound = (book(5, 4096), book(15, 8192));
+    books_agree("link", sound, sound).expect("sound");
+    for other in [
+        (book(6, 4096), sound.1),
+        (book(5, 0), sound.1),
+        (sound.0, book(14, 8192)),
+    ] {
+        expect(Name::CreditLeak, books_agree("link", sound, other));
+    }
 }
 
 ///

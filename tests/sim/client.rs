@@ -1,13 +1,15 @@
-//! A simulated client: appends batches, reads, remembers what it was told, never retries.
+//! A simulated client: appends batches, reads, remembers what it was told.
 //!
 //! It makes real batches with `wire::record`; each value carries the client and the number of the
 //! append (see `facts.rs`). Its connection keeps order and ends with the node's process. It knows
-//! nothing of virtual time but deadlines, and gives requests to the world to carry. An append
-//! without an answer stays *unknown*: nothing is expected of it but that it is in the log at most
-//! once.
+//! nothing of virtual time but deadlines, and gives requests to the world to carry. Without a
+//! producer an append that has no answer stays *unknown*: nothing is expected of it but that it is
+//! in the log at most once. With one it is sent again (see `producer.rs`).
 
 use super::facts::{BatchId, client_digest, value_of};
 use super::options::Options;
+use super::producer::ProducerSide;
+use super::reader::Copy;
 use super::rng::Rng;
 use millrace::limits::BATCH_HEADER;
 use millrace::types::{ConnectionId, Level, ReadLevel};
@@ -44,6 +46,8 @@ pub enum ClientRequest {
         wait_ms: u32,
         /// How far.
         level: ReadLevel,
+        /// Epoch of the batch before it, as the client knows it; 0 if it does not.
+        last_epoch: u32,
     },
 }
 
@@ -72,6 +76,8 @@ pub enum Waiting {
         offset: u64,
         /// How far.
         level: ReadLevel,
+        /// The epoch named.
+        last_epoch: u32,
     },
 }
 
@@ -101,21 +107,28 @@ pub struct Client {
     pub session: Option<Session>,
     /// Unanswered requests, with the time after which an answer is overdue.
     pub waiting: BTreeMap<u64, (Waiting, u64)>,
-    /// Where its next committed read begins.
-    pub read_at: u64,
+    /// Where its next committed read begins, and the epoch of the batch before it.
+    pub read_at: (u64, u32),
+    /// What it has read of the log as one node or another holds it.
+    pub copy: Copy,
+    /// Its batches with sequences, if it is a producer.
+    pub producer: Option<ProducerSide>,
     next_correlation: u64,
     next_sequence: u32,
 }
 
 impl Client {
     /// A client that has sent nothing.
-    pub fn new(id: u32, rng: Rng) -> Client {
+    pub fn new(id: u32, rng: Rng, options: &Options) -> Client {
+        let produces = (id as usize) < options.producers;
         Client {
             id,
             rng,
             session: None,
             waiting: BTreeMap::new(),
-            read_at: 0,
+            read_at: (0, 0),
+            copy: Copy::default(),
+            producer: produces.then(|| ProducerSide::new(id)),
             next_correlation: 0,
             next_sequence: 0,
         }
@@ -136,6 +149,9 @@ impl Client {
         self.next_sequence += 1;
         let large = self.rng.happens(options.large_append);
         let mut builder = BatchBuilder::new();
+        if let Some(producer) = &self.producer {
+            producer.number(&mut builder);
+        }
         let records = if large { 1 } else { self.rng.between(1, 6) };
         for index in 0..records {
             let room = options.max_batch_bytes - builder.len();
@@ -175,16 +191,17 @@ impl Client {
             ReadLevel::Committed
         };
         let follow = level == ReadLevel::Committed && self.rng.flip();
-        let offset = if follow {
+        let (offset, last_epoch) = if follow {
             self.read_at
         } else {
-            self.rng.below(end + 2)
+            (self.rng.below(end + 2), 0)
         };
         ClientRequest::Read {
             offset,
             max_bytes: *self.rng.pick(&[1, 1 << 12, 1 << 16]),
             wait_ms: *self.rng.pick(&[0, 5, 50]),
             level,
+            last_epoch,
         }
     }
 

@@ -25,6 +25,10 @@ pub struct BatchFacts {
     pub id: Option<BatchId>,
     /// Offset of its first record.
     pub base_offset: u64,
+    /// Epoch that accepted it.
+    pub epoch: u32,
+    /// Its producer, the producer's epoch and the sequence of its first record; none without one.
+    pub producer: Option<(u64, u16, u32)>,
     /// Records in it.
     pub record_count: u32,
     /// Over the client's half of the header and the body.
@@ -110,9 +114,13 @@ pub fn batch_facts(bytes: &[u8]) -> Option<BatchFacts> {
         Some(Ok(first)) if prefix.record_count > 0 => Some(id_of_value(first.value)?),
         _ => None,
     };
+    let half = batch::client_half(bytes);
+    let producer = (half.producer_id, half.producer_epoch, half.base_sequence);
     Some(BatchFacts {
         id,
         base_offset: prefix.base_offset.0,
+        epoch: prefix.origin_epoch.0,
+        producer: (half.producer_id > 0).then_some(producer),
         record_count: prefix.record_count,
         digest: client_digest(bytes),
         max_timestamp: batch::client_half(bytes).max_timestamp,

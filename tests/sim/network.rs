@@ -410,13 +410,24 @@ impl Network {
             return false;
         }
         let key = *self.rng.pick(&open);
+        self.reset_pair(now_us, key);
+        true
+    }
+
+    /// Drops this connection in the same way.
+    pub fn reset(&mut self, now_us: u64, connection: ConnectionId) {
+        if let Some((key, _)) = self.ends.get(&connection).copied() {
+            self.reset_pair(now_us, key);
+        }
+    }
+
+    fn reset_pair(&mut self, now_us: u64, key: u64) {
         for side in [0, 1] {
             if let Some(told) = self.lose_end(now_us, key, side) {
                 let at = now_us + self.latency(0);
                 self.at(at, Task::Tell(told));
             }
         }
-        true
     }
 
     /// Stops or lets through what goes from one node to another.

@@ -111,6 +111,8 @@ pub struct Options {
     pub retention: Retention,
     /// Clients that append and read.
     pub clients: usize,
+    /// How many of them number their batches and send each until it is in the log.
+    pub producers: usize,
     /// Requests that a client has unanswered at most.
     pub client_window: usize,
     /// Mean time between two requests of a client, microseconds.
@@ -160,6 +162,7 @@ impl Options {
             pool: None,
             retention: Retention::default(),
             clients: 3,
+            producers: 2,
             client_window: 4,
             client_every_us: 10_000,
             value_bytes: 300,
@@ -214,6 +217,7 @@ impl Options {
         self.disk.slow = Chance(*rng.pick(&[0, 5_000, 50_000]));
         self.disk.slow_us = *rng.pick(&[10_000, 100_000]);
         self.batch_timeout_us = *rng.pick(&[500, 5_000, 20_000]);
+        self.producers = *rng.pick(&[0, 1, 2, 3]);
         self.client_window = *rng.pick(&[1, 4, 16]);
         self.client_every_us = *rng.pick(&[3_000, 10_000, 30_000]);
         self.link.heartbeat_us = *rng.pick(&[20_000, 50_000]);

@@ -16,6 +16,10 @@ pub struct Report {
     pub acked: [u64; 3],
     /// Reads answered with records.
     pub reads: u64,
+    /// Batches that producers sent again.
+    pub retries: u64,
+    /// Readers that were told that what they had read is gone.
+    pub truncated_reads: u64,
     /// Searches by time answered with an offset.
     pub finds: u64,
     /// Reads below a log start, answered with where it is.
@@ -77,6 +81,8 @@ impl Report {
             *sum += more;
         }
         self.reads += other.reads;
+        self.retries += other.retries;
+        self.truncated_reads += other.truncated_reads;
         self.finds += other.finds;
         self.below_start += other.below_start;
         self.freed += other.freed;

@@ -5,8 +5,11 @@
 //! and a clean stop must give every buffer back. Read `log_checks.rs` for what is checked of the
 //! logs.
 
-use super::checker::{credit_at_rest, done_in_time, memory_held};
+use super::checker::{books_agree, credit_at_rest, done_in_time, memory_held};
+use super::client::Client;
 use super::log_checks::NodeLog;
+use super::node::node_index;
+use super::producer::ProducerSide;
 use super::rng::Chance;
 use super::verdict::{Checked, Verdict};
 use super::world::World;
@@ -26,13 +29,21 @@ impl World {
     pub fn come_to_rest(&mut self) -> Checked {
         self.mend()?;
         self.wait_for("the clients to finish", |world| {
-            Ok(world.clients.iter().all(|client| client.waiting.is_empty()))
+            let done = |client: &Client| {
+                let producer = client.producer.as_ref();
+                client.waiting.is_empty() && producer.is_none_or(ProducerSide::is_done)
+            };
+            Ok(world.clients.iter().all(done))
         })?;
         self.wait_for("all lags to reach 0", World::at_rest)?;
+        self.check_producers()?;
         self.probe()?;
         self.wait_for("all lags to reach 0 again", World::at_rest)?;
+        self.check_producers()?;
+        self.readers_at_end()?;
         self.check_logs()?;
         self.check_credit()?;
+        self.check_books()?;
         self.stop_all()
     }
 
@@ -178,6 +189,17 @@ impl World {
                 (link.credit_records, granted.0),
                 (link.credit_bytes, granted.1),
             )?;
+        }
+        Ok(())
+    }
+
+    /// What the leader says it sent and was granted on each link is what the follower says it got
+    /// and granted, once nothing is in flight.
+    pub fn check_books(&mut self) -> Checked {
+        for link in self.observe(self.options.leader)?.links {
+            let name = format!("link to {}", link.peer);
+            let (here, there) = (link.account, self.observe(node_index(link.peer))?.granted);
+            books_agree(&name, (here.used, here.limit), (there.used, there.limit))?;
         }
         Ok(())
     }

@@ -67,7 +67,7 @@ impl World {
     }
 
     /// Every operation of this disk takes so long from now on.
-    fn slow_disk(&mut self, node: usize, us: u64) {
+    pub fn slow_disk(&mut self, node: usize, us: u64) {
         let options = self.nodes[node].disk.options_mut();
         options.slow = Chance::percent(100);
         options.slow_us = us;
@@ -86,15 +86,16 @@ impl World {
         process.map_or(0, |process| process.buffers.most_bytes())
     }
 
-    fn sound_disk(&mut self, node: usize) {
+    /// As it was configured again.
+    pub fn sound_disk(&mut self, node: usize) {
         *self.nodes[node].disk.options_mut() = self.options.disk.clone();
     }
 }
 
 /// Brings the second follower into possession of blocks that the leader lost with its power, and
-/// lets the leader open its next epoch with the first follower and go on. `second_write_us` is how
-/// long the second follower's writes take.
-fn leave_stale_suffix(world: &mut World, second_write_us: u64) -> Checked {
+/// lets the leader open its next epoch with the first follower. `second_write_us` is how long the
+/// second follower's writes take. Clients send nothing new from then on.
+pub fn leave_stale_blocks(world: &mut World, second_write_us: u64) -> Checked {
     world.wait_for_leader()?;
     world.run_for(100_000)?;
     world.cut_off(FIRST, true);
@@ -109,7 +110,12 @@ fn leave_stale_suffix(world: &mut World, second_write_us: u64) -> Checked {
     world.sound_disk(LEADER);
     world.block_both(LEADER, FIRST, false);
     world.start_node(LEADER)?;
-    world.wait_for_leader()?;
+    world.wait_for_leader()
+}
+
+/// The same, and clients go on.
+fn leave_stale_suffix(world: &mut World, second_write_us: u64) -> Checked {
+    leave_stale_blocks(world, second_write_us)?;
     world.clients_active = true;
     world.run_for(50_000)
 }
@@ -230,6 +236,34 @@ pub fn hundred_resets(seed: u64, trace: Traced) -> Result<Report, Verdict> {
         world.run_for(pause)?;
     }
     world.report.count("reset", resets);
+    world.come_to_rest()?;
+    Ok(world.finish())
+}
+
+/// A thousand data connections are lost under load: after each, once nothing is in flight, the
+/// books of both ends say the same, and the whole window is there.
+pub fn thousand_resets(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut options = small_blocks();
+    options.link.retry_backoff_us = 2_000;
+    options.client_every_us = 1_000;
+    let mut world = world(seed, options, trace)?;
+    world.wait_for_leader()?;
+    for round in 0..1000 {
+        let follower = if round % 2 == 0 { FIRST } else { SECOND };
+        world.clients_active = true;
+        let under_load = world.rng.between(500, 8_000);
+        world.run_for(under_load)?;
+        let data = world.net.dialed_id(LEADER, follower, Channel::Data);
+        ensure(data.is_some(), Name::Stuck, || {
+            format!("round {round}: no data connection to node {follower}")
+        })?;
+        world.net.reset(world.now_us, data.expect("just ensured"));
+        world.report.count("reset", 1);
+        world.clients_active = false;
+        world.wait_for("all lags to reach 0", World::at_rest)?;
+        world.check_credit()?;
+        world.check_books()?;
+    }
     world.come_to_rest()?;
     Ok(world.finish())
 }

@@ -31,6 +31,8 @@ pub enum Name {
     MemoryUnbounded,
     /// A read returned what it must not.
     ReadWrong,
+    /// A node knows other batches of a producer than the log holds, or judges a sequence wrongly.
+    ProducersDiffer,
     /// Something that must happen did not within its time.
     Stuck,
     /// An assertion of the code under test failed.
@@ -52,6 +54,7 @@ impl Name {
             Name::CreditLeak => "credit_leak",
             Name::MemoryUnbounded => "memory_unbounded",
             Name::ReadWrong => "read_wrong",
+            Name::ProducersDiffer => "producers_differ",
             Name::Stuck => "stuck",
             Name::Panic => "panic",
         }

@@ -125,7 +125,7 @@ impl World {
         let net = Network::new(members, options.network.clone(), rng.fork());
         let nodes = (0..members).map(|index| Node::new(index, &options, &mut rng));
         let nodes = nodes.collect();
-        let clients = (0..options.clients).map(|id| Client::new(id as u32, rng.fork()));
+        let clients = (0..options.clients).map(|id| Client::new(id as u32, rng.fork(), &options));
         let clients = clients.collect();
         World {
             now_us: 0,

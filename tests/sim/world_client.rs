@@ -8,10 +8,11 @@ use super::checker::{Holders, ReadAnswer, SentAppend, done_in_time};
 use super::client::{Client, ClientRequest, Session, Waiting};
 use super::facts::{Ack, BatchFacts, BatchId, batch_facts};
 use super::node::Arrival;
+use super::producer::ProducerSide;
 use super::verdict::{Checked, Name, Verdict, ensure};
 use super::world::{Task, World};
 use millrace::shard::{Event, Request};
-use millrace::types::{ConnectionId, Level, Offset, ReadLevel};
+use millrace::types::{ConnectionId, Epoch, Level, Offset, ReadLevel};
 use millrace::wire::batch;
 use millrace::wire::body::Body;
 use millrace::wire::code::Code;
@@ -30,26 +31,32 @@ impl World {
         if session.is_some_and(|session| !self.runs(session.node, session.run)) {
             self.forget_session(client);
         }
-        if !self.clients_active {
+        let at = &self.clients[client];
+        let done = at.producer.as_ref().is_none_or(ProducerSide::is_done);
+        if !self.clients_active && done {
             return Ok(());
         }
-        if self.clients[client].rng.below(50) == 0 {
+        let misled = at.producer.as_ref().is_some_and(|side| side.misled);
+        let leaves = self.clients[client].rng.below(50) == 0 && self.clients_active;
+        if leaves || misled {
             self.hang_up(client)?;
         }
         let leader = self.options.leader;
-        let at_leader = self.clients[client].rng.below(100) < 85;
+        let at_leader = self.clients[client].rng.below(100) < 85 || !self.clients_active;
         let any = self.clients[client].rng.index(self.nodes.len());
         if !self.connect(client, if at_leader { leader } else { any }) {
             return Ok(());
         }
-        if self.clients[client].waiting.len() < self.options.client_window {
-            if self.clients[client].rng.below(10) < 7 {
-                let level = self.clients[client].level();
-                self.append(client, level, false);
-            } else if self.clients[client].rng.below(5) == 0 {
-                self.find(client);
-            } else {
-                self.read(client);
+        let room = self.retry(client);
+        if self.clients_active && self.clients[client].waiting.len() < self.options.client_window {
+            match self.clients[client].rng.below(10) {
+                0..=6 if room => {
+                    let level = self.clients[client].level();
+                    self.append(client, level, false);
+                }
+                7 => self.read_on(client),
+                _ if self.clients[client].rng.below(5) == 0 => self.find(client),
+                _ => self.read(client),
             }
         }
         Ok(())
@@ -94,6 +101,7 @@ impl World {
 
     fn forget_session(&mut self, client: usize) {
         let at = &mut self.clients[client];
+        at.producer.iter_mut().for_each(ProducerSide::disconnected);
         if let Some(session) = at.session.take() {
             for correlation in at.waiting.keys() {
                 self.open_requests
@@ -106,13 +114,36 @@ impl World {
     /// Sends an append.
     pub fn append(&mut self, client: usize, level: Level, sound: bool) {
         let at = &mut self.clients[client];
-        let (id, mut batch) = at.batch(self.now_us, &self.options);
+        let (id, batch) = at.batch(self.now_us, &self.options);
         let session = at.session.expect("connected");
+        let record_count = batch::client_half(&batch).record_count;
+        let mut order = session.connection.0;
+        if let Some(producer) = &mut at.producer {
+            order = producer.session();
+            producer.made(id, &batch, level, record_count);
+            let made = producer.unacked.back_mut().expect("just made");
+            made.on = Some(session.connection);
+        }
         let sent = SentAppend {
-            session: session.connection.0,
+            session: order,
             digest: Client::digest_of(&batch),
-            record_count: batch::client_half(&batch).record_count,
+            record_count,
+            retried: at.producer.is_some(),
         };
+        self.checker.append_sent(id, sent);
+        self.send_append(client, id, batch, level, sound);
+    }
+
+    /// Sends a batch, for the first time or again.
+    pub fn send_append(
+        &mut self,
+        client: usize,
+        id: BatchId,
+        mut batch: Vec<u8>,
+        level: Level,
+        sound: bool,
+    ) {
+        let at = &mut self.clients[client];
         let flipped = !sound && at.rng.happens(self.options.append_flip);
         if flipped {
             at.flip(&mut batch);
@@ -125,7 +156,6 @@ impl World {
         if flipped {
             self.report.count("append_flip", 1);
         }
-        self.checker.append_sent(id, sent);
         let request = ClientRequest::Append {
             batch,
             level,
@@ -142,12 +172,18 @@ impl World {
             offset,
             wait_ms,
             level,
+            last_epoch,
             ..
         } = request
         else {
             unreachable!("a read is a read");
         };
-        self.request(client, request, Waiting::Read { offset, level }, wait_ms);
+        let waiting = Waiting::Read {
+            offset,
+            level,
+            last_epoch,
+        };
+        self.request(client, request, waiting, wait_ms);
     }
 
     /// Searches for a moment of the past, or of the future.
@@ -162,7 +198,14 @@ impl World {
         self.request(client, ClientRequest::Find { timestamp }, waiting, 0);
     }
 
-    fn request(&mut self, client: usize, request: ClientRequest, waiting: Waiting, wait_ms: u32) {
+    /// Sends a request whose answer is waited for.
+    pub fn request(
+        &mut self,
+        client: usize,
+        request: ClientRequest,
+        waiting: Waiting,
+        wait_ms: u32,
+    ) {
         let overdue_us = self.now_us + u64::from(wait_ms) * 1000 + GRACE_US;
         let at = &mut self.clients[client];
         let correlation = at.correlation();
@@ -246,12 +289,14 @@ impl World {
                 max_bytes,
                 wait_ms,
                 level,
+                last_epoch,
             } => Event::Read {
                 request: to,
                 offset: Offset(*offset),
                 max_bytes: *max_bytes,
                 wait_ms: *wait_ms,
                 level: *level,
+                last_epoch: Epoch(*last_epoch),
             },
         };
         self.deliver(node, event)?;
@@ -276,8 +321,14 @@ impl World {
                 timestamp,
                 committed,
             } => self.found(node, timestamp, committed, &body)?,
-            Waiting::Read { offset, level } => {
+            Waiting::Read {
+                offset,
+                level,
+                last_epoch,
+            } => {
                 self.read_answered(node, offset, level, &body, payload)?;
+                let batches = batches_of(payload).unwrap_or_default();
+                self.followed((node, client), (offset, last_epoch), &body, &batches)?;
             }
         }
         let latency = self.rng.between(20, 200);
@@ -328,7 +379,13 @@ impl World {
                 if code == Some(Code::NoSpace) {
                     self.report.count("append_without_space", 1);
                 }
-                if code.is_some_and(refuses) {
+                ensure(
+                    code != Some(Code::SequenceReused),
+                    Name::ProducersDiffer,
+                    || format!("node {node}: {id:?} is told that another batch has its sequence"),
+                )?;
+                let retried = self.checker.is_retried(id);
+                if code.is_some_and(refuses) && !retried {
                     self.checker.append_refused(id);
                 }
                 Ok(())
@@ -345,6 +402,20 @@ impl World {
         let at_its_place =
             |batch: &BatchFacts| batch.id == Some(id) && batch.base_offset == ack.base_offset;
         let facts = facts.filter(|facts| facts.batches.iter().any(at_its_place));
+        let process = self.nodes[node].process.as_ref().expect("it answered");
+        let start = process
+            .shard
+            .status(self.nodes[node].time(self.now_us))
+            .log_start
+            .0;
+        let committed = self.checker.committed_block(ack.block);
+        if committed.is_some_and(|it| it.batches.iter().any(at_its_place)) {
+            // Committed before, by enough nodes; some may have trimmed it since: a retry.
+            return Holders {
+                leader: facts.is_some() || ack.block < start,
+                nodes: self.nodes.len(),
+            };
+        }
         Holders {
             leader: facts.is_some(),
             nodes: facts.map_or(0, |facts| self.holders(facts)),
@@ -424,10 +495,21 @@ impl World {
         let Some((waiting, _)) = at.waiting.remove(&correlation) else {
             return;
         };
-        if let (Waiting::Read { level, .. }, Body::ReadOk(ok)) = (waiting, body)
-            && level == ReadLevel::Committed
-        {
-            at.read_at = at.read_at.max(ok.next.0);
+        match (waiting, body) {
+            (
+                Waiting::Read {
+                    level: ReadLevel::Committed,
+                    ..
+                },
+                Body::ReadOk(ok),
+            ) => {
+                at.read_at = at.read_at.max((ok.next.0, ok.last_epoch.0));
+            }
+            (Waiting::Append { id, .. }, body) => {
+                let producer = at.producer.as_mut();
+                producer.into_iter().for_each(|side| side.heard(id, body));
+            }
+            _ => {}
         }
     }
 }

@@ -72,6 +72,7 @@ const ROWS: &[Row] = &[
         ],
     ),
     shell("loadgen", &["types", "limits", "wire", "client"]),
+    shell("examples", &["types", "client"]),
     shell("tests", ENGINE),
 ];
 
@@ -110,7 +111,7 @@ const FORBIDDEN_TEXTS: &[(&str, &str)] = &[
 ];
 
 const TOP_FILES: &[&str] = &["Cargo.lock", "Cargo.toml", "LICENSE", "README.md"];
-const TOP_FOLDERS: &[&str] = &["benches", "loadgen", "scripts", "src", "tests"];
+const TOP_FOLDERS: &[&str] = &["benches", "examples", "loadgen", "scripts", "src", "tests"];
 
 /// One breach of one rule, and how to mend it.
 #[derive(Debug)]
@@ -379,7 +380,7 @@ fn module_path(rest: &str) -> Vec<&str> {
 
 fn row_of(module: &str) -> Option<&'static Row> {
     ROWS.iter()
-        .find(|row| row.module == module && !matches!(module, "loadgen" | "tests"))
+        .find(|row| row.module == module && !matches!(module, "examples" | "loadgen" | "tests"))
 }
 
 fn row(owner: &str) -> Option<&'static Row> {

@@ -1,0 +1,191 @@
+//! Hostile input against real nodes: whatever strangers, clients and members of the set send, each
+//! frame gets what it is owed, everybody else's work goes on, and no log changes but by what was
+//! acknowledged.
+//!
+//! The table of attacks with the count of each outcome is printed (`--nocapture`). Read
+//! `hostile/frames.rs` for what each frame is owed, `hostile/clients.rs` and `hostile/members.rs`
+//! for the attacks, `hostile/nodes.rs` for what must not suffer.
+
+mod node;
+
+#[path = "hostile/clients.rs"]
+mod clients;
+#[path = "hostile/dialed.rs"]
+mod dialed;
+#[path = "hostile/frames.rs"]
+mod frames;
+#[path = "hostile/led.rs"]
+mod led;
+#[path = "hostile/members.rs"]
+mod members;
+#[path = "hostile/nodes.rs"]
+mod nodes;
+#[path = "hostile/tally.rs"]
+mod tally;
+#[path = "hostile/wire.rs"]
+mod wire;
+
+use clients::Attack;
+use dialed::Listening;
+use members::{Dialing, FOLLOWED};
+use nodes::{Held, Nodes, Witness, log};
+use tally::Tally;
+
+/// Lines that a node may say of others' mistakes: a few a second on each core.
+fn assert_quiet(nodes: &Nodes, node: usize, seconds: u64) {
+    let said = nodes.said(node);
+    let errors: Vec<_> = said
+        .iter()
+        .filter(|line| line.contains(" ERROR "))
+        .collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    let most = (seconds + 2) * 5 * u64::from(nodes::CORES) + 50;
+    assert!(
+        (said.len() as u64) < most,
+        "{} lines in {seconds} s",
+        said.len()
+    );
+}
+
+/// One port of one node, attacked by a client.
+fn attack_port(nodes: &Nodes, node: usize, core: u16, shard: u16) -> (Tally, u64, u64) {
+    let mut witness = Witness::new(nodes, shard);
+    let led = nodes.leader(shard).0 == node;
+    let mut attack = Attack {
+        address: nodes.ports_of(node)[usize::from(core)].clone(),
+        log: log(shard),
+        led,
+        witness: &mut witness,
+        tally: Tally::default(),
+        acked: 0,
+        unknown: 0,
+    };
+    attack.run();
+    attack.requests();
+    attack.lengths();
+    if led {
+        attack.batches();
+        attack.manners();
+    }
+    let (tally, acked, unknown) = (attack.tally, attack.acked, attack.unknown);
+    (tally, acked + witness.appended, unknown)
+}
+
+/// Every frame of every type on every port of a node that is a cluster by itself.
+///
+/// S-42, S-43, D-S5, S-180
+#[test]
+fn clients_of_a_single_node() {
+    let start = std::time::Instant::now();
+    let nodes = Nodes::start(1, 1, 2);
+    let mut tally = Tally::default();
+    for shard in 0..2 {
+        nodes.wait_until_led(shard);
+    }
+    let held = Held::of(&nodes.data(0));
+    for core in 0..nodes::CORES {
+        let before = nodes.end_offset(core);
+        let (found, acked, unknown) = attack_port(&nodes, 0, core, core);
+        tally.add(found);
+        let grown = nodes.end_offset(core) - before;
+        assert!(
+            acked <= grown && grown <= acked + unknown,
+            "{grown}: {acked} and {unknown}"
+        );
+    }
+    held.assert_kept();
+    println!("a node by itself, {:?}\n{tally}", start.elapsed());
+    assert_quiet(&nodes, 0, start.elapsed().as_secs());
+    nodes.stop();
+}
+
+/// Every frame of every type on every port of the nodes of a set: leaders and others.
+///
+/// S-42, S-43
+#[test]
+fn clients_of_a_set() {
+    let start = std::time::Instant::now();
+    let nodes = Nodes::start(3, 3, 3);
+    let mut tally = Tally::default();
+    for shard in 0..3 {
+        nodes.wait_until_led(shard);
+    }
+    let held: Vec<Held> = (0..3).map(|node| Held::of(&nodes.data(node))).collect();
+    for node in 0..3 {
+        for core in 0..nodes::CORES {
+            // Node 2 leads shard 1: so there is a leader and a follower, and a wrong port.
+            let before = nodes.end_offset(1);
+            let (found, acked, unknown) = attack_port(&nodes, node, core, 1);
+            tally.add(found);
+            let grown = nodes.end_offset(1) - before;
+            assert!(
+                acked <= grown && grown <= acked + unknown,
+                "{grown}: {acked} and {unknown}"
+            );
+        }
+    }
+    held.iter().for_each(Held::assert_kept);
+    println!("a set of three, {:?}\n{tally}", start.elapsed());
+    for node in 0..3 {
+        assert_quiet(&nodes, node, start.elapsed().as_secs());
+    }
+    nodes.stop();
+}
+
+/// A member that dials: Hellos that do not fit, frames that are none, blocks that lie.
+///
+/// S-42, S-45, S-64, S-180, S-187
+#[test]
+fn a_member_that_dials() {
+    let start = std::time::Instant::now();
+    let nodes = Nodes::start(3, 2, 4);
+    let mut tally = Tally::default();
+    for shard in 0..2 {
+        nodes.wait_until_led(shard);
+    }
+    let held: Vec<Held> = (0..2).map(|node| Held::of(&nodes.data(node))).collect();
+    for node in 0..2 {
+        let mut witness = Witness::new(&nodes, node as u16);
+        let mut dialing = Dialing::new(&nodes, node, &mut witness);
+        dialing.hellos();
+        dialing.frames();
+        dialing.leads();
+        tally.add(dialing.tally);
+    }
+    held.iter().for_each(Held::assert_kept);
+    println!("a member that dials, {:?}\n{tally}", start.elapsed());
+    nodes.stop();
+}
+
+/// A member that is dialed: answers that are none, and answers that lie.
+///
+/// S-42
+#[test]
+fn a_member_that_is_dialed() {
+    let start = std::time::Instant::now();
+    let nodes = Nodes::start(3, 2, 4);
+    let mut tally = Tally::default();
+    let listening = Listening::start(&nodes);
+    for shard in 0..2 {
+        nodes.wait_until_led(shard);
+    }
+    let held: Vec<Held> = (0..2).map(|node| Held::of(&nodes.data(node))).collect();
+    let mut witness = Witness::new(&nodes, 0);
+    listening.run(&mut witness, &mut tally);
+    // The shard whose follower lied is led, and works, as soon as it is let alone.
+    nodes.wait_until_led(FOLLOWED);
+    held.iter().for_each(Held::assert_kept);
+    println!("a member that is dialed, {:?}\n{tally}", start.elapsed());
+    nodes.stop();
+}
+
+/// Clients that take what others need: memory for batches, places for reads, answers in flight.
+#[test]
+fn clients_that_hoard() {
+    let nodes = Nodes::start(1, 1, 1);
+    nodes.wait_until_led(0);
+    let mut witness = Witness::new(&nodes, 0);
+    clients::hoard(&nodes, &mut witness);
+    assert_quiet(&nodes, 0, 60);
+    nodes.stop();
+}
