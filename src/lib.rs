@@ -68,6 +68,9 @@
 //!   kept; `Fetch` of a log's first block asks likewise, with epoch 0 for the block before it.
 //! * A read that meets damage on the disk closes the log until restart: what a log holds must never
 //!   be served on trust.
+//! * The admin thread wakes no core: its orders wait in a mailbox that the core's watch task looks
+//!   into every 100 ms. `millrace link` gives them over HTTP, not over the protocol.
+//! * The table of producers travels as a `local` batch, the first one of a segment's first block.
 
 #[cfg(feature = "node")]
 pub mod admin;

@@ -9,9 +9,11 @@ mod proxy;
 
 use node::{Node, PATIENCE, Place, finish, millrace, refuses, text};
 use proxy::Proxy;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -239,6 +241,82 @@ fn three_nodes_write_through_a_partition_and_a_kill() {
         for place in &mesh.places[1..] {
             assert!(segments(&place.data(), origin) == first, "origin {origin}");
         }
+    }
+}
+
+/// Inverts a byte of the first block of an origin's log on a node that does not run.
+fn damage(place: &Place, origin: usize) {
+    const FIRST_BLOCK: u64 = 4096;
+    let path = place.data().join(format!("{origin}-0/{:020}.seg", 0));
+    let file = fs::File::options().read(true).write(true).open(&path);
+    let file = file.expect("the segment is there");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, FIRST_BLOCK + 200).unwrap();
+    file.write_all_at(&[!byte[0]], FIRST_BLOCK + 200).unwrap();
+}
+
+/// The one of a status's logs or links with this origin, and this other node if one is named.
+fn of_origin<'a>(status: &'a Value, list: &str, origin: u64, peer: Option<u64>) -> &'a Value {
+    let list = status[list].as_array().expect("a list");
+    let is = |one: &&Value| one["origin"] == origin && peer.is_none_or(|peer| one["peer"] == peer);
+    list.iter().find(is).expect("it is one of them")
+}
+
+fn wait_for(what: &str, mut is: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < until, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// S-30: on node 2 the log of origin 1 is damaged, so it stays closed and the link by which it
+/// follows fails for good. Node 2 goes on to lead its own log and to follow origin 3, and origin 1
+/// goes on with node 3.
+#[test]
+fn a_failing_link_of_a_follower_stops_neither_its_other_links_nor_its_log() {
+    let mesh = Mesh::new(3);
+    let mut nodes = mesh.start_all();
+    for (index, node) in nodes.iter().enumerate() {
+        append(node, lines(index + 1, 0..10).as_bytes(), &[]);
+    }
+    wait_until_equal(&[&nodes[0], &nodes[1], &nodes[2]]);
+    assert!(nodes.remove(1).stop().success());
+    damage(&mesh.places[1], 1);
+    nodes.insert(1, mesh.start(1));
+
+    wait_for("node 1 to hear that its log is closed there", || {
+        let status = nodes[0].status();
+        let link = of_origin(&status, "links", 1, Some(2));
+        let cause = link["last_error"].as_str().expect("a text");
+        link["status"] == "disconnected" && cause.contains("LogFailed")
+    });
+    for (index, node) in nodes.iter().enumerate() {
+        let more = lines(index + 1, 10..20);
+        append(node, more.as_bytes(), &["--level", "quorum"]);
+    }
+    wait_for("all other links to have carried everything", || {
+        let level = |origin: u64, peer: u64| {
+            let status = nodes[origin as usize - 1].status();
+            let link = of_origin(&status, "links", origin, Some(peer));
+            let end = &of_origin(&status, "shards", origin, None)["log_end"];
+            link["status"] == "replicating" && link["matched"] == *end
+        };
+        [(1, 3), (2, 1), (2, 3), (3, 1), (3, 2)]
+            .into_iter()
+            .all(|(origin, peer)| level(origin, peer))
+    });
+    let status = nodes[1].status();
+    let role = |origin| of_origin(&status, "shards", origin, None)["role"].clone();
+    assert_eq!(
+        [role(1), role(2), role(3)],
+        ["failed", "leader", "follower"]
+    );
+    for (reader, origin) in [(2, 2), (2, 3), (3, 1), (1, 2), (1, 3), (3, 2)] {
+        assert_eq!(read(&nodes[reader - 1], origin), lines(origin, 0..20));
+    }
+    for node in nodes {
+        assert!(node.stop().success());
     }
 }
 

@@ -246,3 +246,10 @@ fn a_follower_behind_the_log_start_begins_anew() {
     let sum = runs(scenarios::behind_log_start, name, 6);
     assert!(sum.resets > 0 && sum.freed > 0, "{sum}");
 }
+
+/// S-170
+#[cfg(feature = "node")]
+#[test]
+fn the_preset_latency_shows_a_lower_lag() {
+    runs(sim::scenarios_links::latency_preset, "latency_preset", 10);
+}

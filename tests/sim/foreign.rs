@@ -16,7 +16,7 @@ use millrace::wire::body::{Body, Channel, Position, Replicate, Where};
 use millrace::wire::code::Code;
 
 use super::sim::buffers::SimBuffers;
-use super::sim::disk::{Disk, DiskOptions};
+use super::sim::disk::{Disk, DiskFault, DiskOptions};
 use super::sim::rng::Rng;
 
 const LOG: LogId = LogId {
@@ -127,7 +127,12 @@ impl Lone {
     /// Sends one block behind a block of `prev_epoch`; what the follower says.
     fn push(&mut self, block: &BlockHeader, prev_epoch: u32) -> Option<Body> {
         let (bytes, header) = seal(block);
-        let buffer = self.buffers.put(&bytes).expect("room");
+        self.push_bytes(&bytes, &header, prev_epoch)
+    }
+
+    /// The same with bytes that may not be what the header says.
+    fn push_bytes(&mut self, bytes: &[u8], header: &BlockHeader, prev_epoch: u32) -> Option<Body> {
+        let buffer = self.buffers.put(bytes).expect("room");
         let body = Replicate {
             epoch: header.epoch,
             first: header.block,
@@ -228,4 +233,50 @@ fn a_run_that_does_not_chain_behind_its_cut_is_dropped() {
     };
     assert_eq!(ok.durable_end, BlockNo(2));
     lone.restart();
+}
+
+/// Blocks 0 and 1 of epoch 1 are there, and none is known to be committed.
+fn holding_two() -> (Lone, BlockHeader) {
+    let mut lone = Lone::on(Disk::new(DiskOptions::sound(SEGMENT_BYTES), 1));
+    lone.follow(1);
+    let mut crc = 0;
+    for block in 0..2 {
+        let next = header(1, block, crc);
+        let answer = lone.push(&next, u32::from(block > 0));
+        assert!(matches!(answer, Some(Body::ReplicateOk(_))), "{answer:?}");
+        crc = seal(&next).1.header_crc;
+    }
+    (lone, header(1, 2, crc))
+}
+
+/// A damaged block header is a CRC failure like a damaged batch: counted, refused, and the sound
+/// block is taken behind it.
+#[test]
+fn a_damaged_block_header_counts_as_a_crc_failure() {
+    let (mut lone, next) = holding_two();
+    assert_eq!(lone.shard.status(lone.now).counters.crc_failures, 0);
+    let (mut bytes, sealed) = seal(&next);
+    bytes[BLOCK_HEADER / 2] ^= 1;
+    let answer = lone.push_bytes(&bytes, &sealed, 1);
+    assert!(
+        matches!(&answer, Some(Body::Nack(nack)) if nack.code == Code::BadCrc.number()),
+        "{answer:?}"
+    );
+    assert_eq!(lone.shard.status(lone.now).counters.crc_failures, 1);
+    let answer = lone.push(&next, 1);
+    assert!(matches!(answer, Some(Body::ReplicateOk(_))), "{answer:?}");
+    assert_eq!(lone.shard.status(lone.now).counters.crc_failures, 1);
+}
+
+/// What a closed log holds above its high watermark it stands for no more.
+#[test]
+fn a_closed_log_shows_nothing_durable_above_its_high_watermark() {
+    let (mut lone, next) = holding_two();
+    let status = lone.shard.status(lone.now);
+    assert!(status.high_watermark < status.durable_end, "{status:?}");
+    lone.disk.inject(0, DiskFault::Error);
+    lone.push(&next, 1);
+    let status = lone.shard.status(lone.now);
+    assert_eq!(status.role, Role::Failed);
+    assert!(status.durable_end <= status.high_watermark, "{status:?}");
 }

@@ -29,6 +29,8 @@ pub mod rest;
 pub mod rng;
 pub mod runs;
 pub mod scenarios;
+#[cfg(feature = "node")]
+pub mod scenarios_links;
 pub mod scenarios_loss;
 pub mod scenarios_producers;
 pub mod scenarios_script;
