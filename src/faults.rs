@@ -33,7 +33,7 @@ pub enum Fault {
     /// Answer a retry at once, whatever its first copy has reached.
     AnswerDuplicateAtOnce,
     /// Start with no producers, whatever the log holds of them.
-    ForgetProducersOnRestart,
+    ForgetProducers,
     /// Go on knowing the batches that a cut took away.
     KeepCutProducers,
 }
@@ -54,10 +54,7 @@ impl Fault {
         (Fault::CommitUnbounded, "commit_unbounded"),
         (Fault::ForgetFence, "forget_fence"),
         (Fault::AnswerDuplicateAtOnce, "answer_duplicate_at_once"),
-        (
-            Fault::ForgetProducersOnRestart,
-            "forget_producers_on_restart",
-        ),
+        (Fault::ForgetProducers, "forget_producers_on_restart"),
         (Fault::KeepCutProducers, "keep_cut_producers"),
     ];
 }

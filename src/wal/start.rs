@@ -166,7 +166,7 @@ impl Log {
         self.writer = Writer::new(self.config.write_depth, from, tail.end_offset);
         self.age = Age::new(self.quiet_since, tail.tick);
         self.index = ready.index;
-        if !faults::active(Fault::ForgetProducersOnRestart) {
+        if !faults::active(Fault::ForgetProducers) {
             self.producers = ready.producers;
         }
     }
