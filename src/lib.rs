@@ -66,6 +66,12 @@
 //!   hour before it, and by this node's running time what began since.
 //! * A leader tells a follower that it is behind the log start by sending the first blocks that it
 //!   kept; `Fetch` of a log's first block asks likewise, with epoch 0 for the block before it.
+//! * A log that knows producers rolls when a block opens that might not fit, because the snapshot
+//!   comes before the block's batches. It never trims its last committed block: a cut could take
+//!   its last segment, and the table with it.
+//! * A retry that is older than the last five batches is answered `Unknown`: the log cannot tell
+//!   whether it holds it. The first batch of a producer, tried again after 1,024 others came in
+//!   between, counts as new; only a mark on the wire could tell.
 //! * A read that meets damage on the disk closes the log until restart: what a log holds must never
 //!   be served on trust.
 //! * The admin thread wakes no core: its orders wait in a mailbox that the core's watch task looks
