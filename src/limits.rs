@@ -118,9 +118,9 @@ pub const CONNECTION_APPEND_BYTES: usize = 16 << 20;
 /// default size. Further reads wait.
 pub const READ_ANSWER_BYTES: usize = 2 * MAX_BUFFER_BYTES;
 
-/// The part of it that one connection may hold: a sixteenth, two blocks of the default size, so that
-/// clients that do not take their answers leave room to others until they are cut off (10 s). One
-/// answer of any size always fits.
+/// The part of it that one connection may hold: a sixteenth, two blocks of the default size, so
+/// that clients that do not take their answers leave room to others until they are cut off (10 s).
+/// One answer of any size always fits.
 pub const READ_ANSWER_SHARE: usize = READ_ANSWER_BYTES / 16;
 
 /// How long a read for which there are records may wait for room before it is answered
