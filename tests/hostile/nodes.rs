@@ -122,6 +122,18 @@ impl Nodes {
     /// The offset behind the last durable record of a shard, from the core that leads it: others
     /// know it a little later.
     pub fn end_offset(&self, shard: u16) -> u64 {
+        // What was acknowledged at `local` is on its way to the disk: the end that stands still.
+        let (mut last, mut stood) = (self.durable_offset(shard), 0);
+        while stood < 5 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let now = self.durable_offset(shard);
+            stood = if now == last { stood + 1 } else { 0 };
+            last = now;
+        }
+        last
+    }
+
+    fn durable_offset(&self, shard: u16) -> u64 {
         let mut wire = Wire::open(&self.leader(shard).1);
         wire.send_body(Status {}, 1, log(shard));
         let answer = wire.next().expect("a status");
