@@ -109,6 +109,7 @@ fn shard(status: &ShardStatus, usage: Option<&ShardUsage>) -> Value {
         "cpu_s": usage.map_or(0, |usage| usage.cpu_ns) as f64 / 1e9,
         "counters": {
             "appends": status.counters.appends,
+            "retries": status.counters.retries,
             "blocks_sealed": status.counters.blocks_sealed,
             "blocks_admitted": status.counters.blocks_admitted,
             "crc_failures": status.counters.crc_failures,

@@ -133,15 +133,25 @@ impl Nodes {
         last
     }
 
+    /// Appends of a shard that its leader knew already: acknowledged, and no more in the log.
+    pub fn retries(&self, shard: u16) -> u64 {
+        let retries = self.shard_status(shard)["counters"]["retries"].as_u64();
+        retries.expect("a number")
+    }
+
     fn durable_offset(&self, shard: u16) -> u64 {
+        let end = self.shard_status(shard)["durable_offset"].as_u64();
+        end.expect("a number")
+    }
+
+    fn shard_status(&self, shard: u16) -> serde_json::Value {
         let mut wire = Wire::open(&self.leader(shard).1);
         wire.send_body(Status {}, 1, log(shard));
         let answer = wire.next().expect("a status");
         let status: serde_json::Value = serde_json::from_slice(&answer.payload).expect("JSON");
         let shards = status["shards"].as_array().expect("a list");
         let found = shards.iter().find(|one| one["shard"] == shard);
-        let end = found.expect("the shard")["durable_offset"].as_u64();
-        end.expect("a number")
+        found.expect("the shard").clone()
     }
 
     /// Every process lives; ends them cleanly. Nothing was said that belongs to a crash.
