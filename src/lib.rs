@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!         pure: deterministic, no async, no I/O                  |  shells
-//!   types, limits  <-  wire  <-  { wal, replica, client }  <-  shard  <-  runtime  <-  main
+//!   types, limits  <-  wire  <-  { wal, replica, client }  <-  shard  <-  runtime, admin  <-  main
 //!                                siblings, unaware of each other |
 //! ```
 //!

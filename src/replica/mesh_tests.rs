@@ -22,6 +22,14 @@ fn founded(members: u32) -> Net {
     net
 }
 
+/// The node comes back with an empty disk.
+fn lose_disk(net: &mut Net, node: u32) {
+    let it = net.node(node);
+    it.log = TestLog::default();
+    it.promise.epoch = Epoch(0);
+    it.promise.memory = ReplicaMemory::Blank;
+}
+
 /// S-1, S-138: with no follower reachable the leader opens after a restart and takes appends.
 #[test]
 fn a_leader_opens_alone() {
@@ -83,10 +91,7 @@ fn a_lost_disk_is_copied_back_from_whoever_holds_most() {
     net.run();
     let held = net.node(2).log.blocks.clone();
     net.kill(1);
-    let it = net.node(1);
-    it.log = TestLog::default();
-    it.promise.epoch = Epoch(0);
-    it.promise.memory = ReplicaMemory::Blank;
+    lose_disk(&mut net, 1);
     net.restart(1);
     net.advance(5_000_000);
     assert_eq!(net.node(1).replica.role(), Role::Opening, "node 3 is away");
@@ -112,10 +117,7 @@ fn an_epoch_that_nobody_heard_of_is_not_used_twice() {
     let alone = net.node(1).replica.epoch();
     assert_eq!(alone, Epoch(4));
     net.kill(1);
-    let it = net.node(1);
-    it.log = TestLog::default();
-    it.promise.epoch = Epoch(0);
-    it.promise.memory = ReplicaMemory::Blank;
+    lose_disk(&mut net, 1);
     net.restart(1);
     net.restart(2);
     net.advance(3_000_000);
@@ -132,10 +134,7 @@ fn a_blank_follower_is_brought_up_by_the_leader_alone() {
     net.append(1, &[1, 1]);
     net.run();
     net.kill(2);
-    let it = net.node(2);
-    it.log = TestLog::default();
-    it.promise.epoch = Epoch(0);
-    it.promise.memory = ReplicaMemory::Blank;
+    lose_disk(&mut net, 2);
     net.restart(2);
     net.advance(3_000_000);
     assert_eq!(net.node(2).promise.memory, ReplicaMemory::Whole);

@@ -16,6 +16,7 @@ use crate::shard::{Event, Request};
 use crate::types::{Level, LogId, ReadLevel, ShardId};
 use crate::wire::body::{Append, Body, Find, MetadataOk, NodeAddress, PROTOCOL, Read, StatusOk};
 use crate::wire::code::Code;
+use std::collections::btree_map::Entry;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -161,15 +162,18 @@ pub(super) fn port_of(config: &Config, core: usize) -> u16 {
 /// Notes a request as unanswered; false, and the connection ends, if its number is in use.
 fn note(core: &Core, connection: &Connection, log: LogId, correlation: u64, bytes: usize) -> bool {
     // What is noted of the first request stays as it is: its answer takes that away again.
-    if connection.unanswered.borrow().contains_key(&correlation) {
+    let fresh = match connection.unanswered.borrow_mut().entry(correlation) {
+        Entry::Vacant(free) => {
+            free.insert(bytes);
+            true
+        }
+        Entry::Occupied(_) => false,
+    };
+    if !fresh {
         connection.refuse(Code::BadFrame, [correlation, 0], correlation, log);
         connection.close_after_queue(core.close_by());
         return false;
     }
-    connection
-        .unanswered
-        .borrow_mut()
-        .insert(correlation, bytes);
     connection
         .unanswered_bytes
         .set(connection.unanswered_bytes.get() + bytes);

@@ -2,7 +2,9 @@
 //!
 //! Nothing is set aside for what a header says before its CRC was tested over header and body.
 
+use crate::client::Event;
 use crate::limits::FRAME_HEADER;
+use crate::types::ConnectionId;
 use crate::wire::body::Body;
 use crate::wire::frame;
 use bytes::{Buf, Bytes, BytesMut};
@@ -42,6 +44,23 @@ impl Frames {
         let payload = self.bytes.split_to(payload_len).freeze();
         let begun = self.begun.take();
         Ok(begun.map(|(correlation, body, _)| (correlation, body, payload)))
+    }
+
+    /// Tells of every whole frame of a connection. An error ends the connection.
+    pub(super) fn deliver(
+        &mut self,
+        connection: ConnectionId,
+        mut tell: impl FnMut(Event),
+    ) -> Result<(), &'static str> {
+        while let Some((correlation, body, payload)) = self.next()? {
+            tell(Event::Frame {
+                connection,
+                correlation,
+                body,
+                payload,
+            });
+        }
+        Ok(())
     }
 
     fn begin(&mut self) -> Result<Option<(u64, Body, usize)>, &'static str> {

@@ -269,27 +269,11 @@ impl<S: Machine> Engine<S> {
                 Ok(count) => frames.feed(&bytes[..count]),
                 Err(error) => break error.to_string(),
             }
-            if let Err(what) = self.frames(connection, &mut frames) {
+            if let Err(what) = frames.deliver(connection, |event| self.event(event)) {
                 break what.to_owned();
             }
         };
         self.end(connection, &why);
-    }
-
-    fn frames(
-        self: &Arc<Self>,
-        connection: ConnectionId,
-        frames: &mut Frames,
-    ) -> Result<(), &'static str> {
-        while let Some((correlation, body, payload)) = frames.next()? {
-            self.event(Event::Frame {
-                connection,
-                correlation,
-                body,
-                payload,
-            });
-        }
-        Ok(())
     }
 
     fn end(self: &Arc<Self>, connection: ConnectionId, why: &str) {
