@@ -170,12 +170,7 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
     let ledger = Ledger::read(&args.ledger);
     let ledger =
         ledger.map_err(|error| Failure::BadInput(format!("{}: {error}", args.ledger.display())))?;
-    for data in &args.data {
-        if !data.is_dir() {
-            let text = format!("--data {}: no such directory", data.display());
-            return Err(Failure::BadInput(text));
-        }
-    }
+    refuse_bad_data(&args.data)?;
     let verdict = verify::verify(&ledger, &args.data, &Progress::default());
     let verdict = verdict.map_err(Failure::failed)?;
     if let Some(path) = &args.json {
@@ -184,6 +179,29 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
     }
     print(&verdict.text())?;
     Ok(verdict.holds())
+}
+
+/// Directories that are there, each once: a node held against itself proves nothing.
+fn refuse_bad_data(all: &[PathBuf]) -> Result<(), Failure> {
+    let mut places: Vec<(PathBuf, &PathBuf)> = Vec::new();
+    for data in all {
+        let name = data.display();
+        let bad = |text: String| Err(Failure::BadInput(format!("--data {name}: {text}")));
+        let Some(place) = data.canonicalize().ok().filter(|place| place.is_dir()) else {
+            return bad("no such directory".to_owned());
+        };
+        // A data directory and the `data` in it are one node.
+        let inner = place.join("data");
+        let place = if inner.is_dir() { inner } else { place };
+        if let Some((_, other)) = places.iter().find(|(known, _)| *known == place) {
+            let other = other.display();
+            return bad(format!(
+                "the same directory as {other}; name each node's once"
+            ));
+        }
+        places.push((place, data));
+    }
+    Ok(())
 }
 
 fn tamper(args: &TamperArgs) -> Result<bool, Failure> {

@@ -237,6 +237,77 @@ fn the_last_blocks_header_and_a_byte_of_padding_are_seen() {
     expect(&cluster.verify(), 0, &["holds"]);
 }
 
+///
+#[test]
+fn first_segments_that_are_gone_from_every_node_are_missing() {
+    // With a checkpoint that says that nothing was trimmed, and with none that can be read.
+    for whole in [true, false] {
+        let cluster = Cluster::new();
+        for node in 1..=3 {
+            let segments = cluster.segments(node, 0);
+            cluster.write_checkpoint(node, 0, &segments[0], whole);
+            segments[..2]
+                .iter()
+                .for_each(|path| fs::remove_file(path).expect("removed"));
+        }
+        let words = [
+            "missing: ",
+            "no retention removed",
+            "from block 0 and offset 0 on",
+            "replicas identical",
+        ];
+        expect(&cluster.verify(), 1, &words);
+        let json = cluster.json();
+        let lost = cluster.acked_records() - json["checked"].as_u64().expect("a number");
+        assert!(lost > 0);
+        assert_eq!(
+            (&json["missing"], &json["trimmed"]),
+            (&(3 * lost).into(), &0.into())
+        );
+    }
+}
+
+///
+#[test]
+fn what_lies_below_the_log_start_is_trimmed_and_no_more_than_that() {
+    let cluster = Cluster::new();
+    for node in 1..=3 {
+        let segments = cluster.segments(node, 0);
+        cluster.write_checkpoint(node, 0, &segments[1], true);
+        fs::remove_file(&segments[0]).expect("removed");
+    }
+    expect(
+        &cluster.verify(),
+        0,
+        &["verdict     holds", "trimmed by retention"],
+    );
+    let trimmed = cluster.json()["trimmed"].as_u64().expect("a number");
+    assert!(trimmed > 0);
+    // One file more than the log says.
+    for node in 1..=3 {
+        let first = cluster.segments(node, 0).remove(0);
+        fs::remove_file(first).expect("removed");
+    }
+    expect(&cluster.verify(), 1, &["missing: ", "no retention removed"]);
+    assert_eq!(cluster.json()["trimmed"], trimmed);
+    assert!(cluster.json()["missing"].as_u64() > Some(0));
+}
+
+#[test]
+fn a_directory_that_is_named_twice_is_refused() {
+    let cluster = Cluster::new();
+    let data = cluster.segments(1, 0)[0]
+        .ancestors()
+        .nth(3)
+        .map(Path::to_owned);
+    let data = data.expect("a data directory");
+    let dotted = data.join("../node-1/.");
+    for again in [&data, &dotted, &data.join("data")] {
+        let words = ["--data", "the same directory as", "node-1"];
+        expect(&cluster.verify_in(&[&data, again]), 2, &words);
+    }
+}
+
 #[test]
 fn the_file_brought_in_ahead_counts_once_it_continues_the_log() {
     let cluster = Cluster::new();

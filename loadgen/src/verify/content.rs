@@ -53,6 +53,8 @@ pub struct Content<'a> {
     pub records: u64,
     log: LogId,
     lost: BTreeMap<LogId, Vec<Range<u64>>>,
+    /// Acked records between a log's start and its first block.
+    gone: BTreeMap<LogId, u64>,
     /// By producer: the number that its next record has at least, in the log being walked.
     next: BTreeMap<u32, u64>,
 }
@@ -92,6 +94,7 @@ impl<'a> Content<'a> {
             records: 0,
             log: LogId::default(),
             lost: BTreeMap::new(),
+            gone: BTreeMap::new(),
             next: BTreeMap::new(),
         }
     }
@@ -113,6 +116,27 @@ impl<'a> Content<'a> {
                 self.not_seen(data, shapes, entry, offset);
             }
         }
+        for (log, shape) in shapes {
+            self.first_blocks_gone(&data.join(log.to_string()), *log, shape);
+        }
+    }
+
+    /// A log that begins above its log start has lost its first blocks, whoever wrote them.
+    fn first_blocks_gone(&mut self, folder: &Path, log: LogId, shape: &Shape) {
+        let start = shape.log_start;
+        if shape.blocks == 0 || shape.first_block <= start.block {
+            return;
+        }
+        let count = self.gone.get(&log).copied().unwrap_or(0);
+        let place = Place::file(folder)
+            .block(shape.first_block.0)
+            .offset(shape.first_offset.0);
+        let text = format!(
+            "the log begins here, and no retention removed what was before: by its checkpoint it \
+             is kept from block {} and offset {} on; {count} acknowledged records lay there",
+            start.block, start.offset
+        );
+        self.findings.add(Kind::Missing, count, place, text);
     }
 
     fn not_seen(
@@ -140,8 +164,12 @@ impl<'a> Content<'a> {
             .offset(offset.0)
             .record(entry.producer, entry.first);
         let text = match shapes.get(&log) {
-            Some(shape) if offset < shape.first_offset => {
+            Some(shape) if offset < shape.log_start.offset => {
                 self.trimmed += count;
+                return;
+            }
+            Some(shape) if offset < shape.first_offset => {
+                *self.gone.entry(log).or_default() += count;
                 return;
             }
             None => "acknowledged, and there is no such log".to_owned(),

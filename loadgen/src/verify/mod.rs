@@ -4,7 +4,8 @@
 //! Two passes: each node's logs against the ledger (`walk.rs`, `content.rs`), then all nodes
 //! against each other (`compare.rs`). It opens files for reading only, holds one byte of memory
 //! for each batch of the ledger, and says a record is proven only when it has seen it: there once,
-//! whole, in order, at the offset of its ack. Read `walk.rs` next.
+//! whole, in order, at the offset of its ack. What is not there counts as trimmed only below the
+//! log start that the log's checkpoint names. Read `walk.rs` next.
 
 mod compare;
 mod content;
@@ -133,9 +134,13 @@ impl Verdict {
             ));
         }
         let totals = &self.totals;
+        let trimmed = match totals.trimmed {
+            0 => String::new(),
+            count => format!("trimmed by retention {}  ", grouped(count)),
+        };
         out.push_str(&format!(
-            "verdict     {}: acked {}  checked {}  missing {}  duplicated {}  reordered {}  \
-             corrupt {}  replicas {}\n",
+            "verdict     {}: acked {}  checked {}  {trimmed}missing {}  duplicated {}  \
+             reordered {}  corrupt {}  replicas {}\n",
             if self.holds() {
                 "holds"
             } else {

@@ -13,9 +13,12 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use millrace::limits::{BATCH_HEADER, BLOCK_HEADER, DISK_ALIGNMENT, SEGMENT_HEADER, WRITE_WINDOW};
+use millrace::limits::{
+    BATCH_HEADER, BLOCK_HEADER, CHECKPOINT_COPY, DISK_ALIGNMENT, SEGMENT_HEADER, WRITE_WINDOW,
+};
 use millrace::types::{BlockNo, Epoch, LogId, Offset, OriginId, ShardId};
 use millrace::wire::block::{self, BlockHeader};
+use millrace::wire::checkpoint::{self, LogStart};
 use millrace::wire::segment::{self, SegmentHeader};
 
 use super::reader::{Progress, Reader};
@@ -59,6 +62,9 @@ pub struct Segment {
 /// A log as walked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
+    /// Where the log begins by its own word: what lies below was removed by its retention, and
+    /// nothing else was. A checkpoint that says so is durable before the first file is freed.
+    pub log_start: LogStart,
     /// First block held.
     pub first_block: BlockNo,
     /// One past the last block held.
@@ -116,7 +122,10 @@ pub fn walk(
         log,
         progress,
         visitor,
-        shape: Shape::default(),
+        shape: Shape {
+            log_start: log_start(folder, log)?,
+            ..Shape::default()
+        },
         started: false,
         previous: None,
         epoch: Epoch(0),
@@ -125,6 +134,19 @@ pub fn walk(
         walk.file(&file)?;
     }
     Ok(walk.shape)
+}
+
+/// The log start that the later sound copy of a log's checkpoint names. Without one nothing says
+/// that anything was trimmed, so the log should begin with its first block.
+fn log_start(folder: &Path, log: LogId) -> io::Result<LogStart> {
+    let bytes = match fs::read(folder.join("checkpoint")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        read => read?,
+    };
+    let copies = bytes.chunks(CHECKPOINT_COPY).filter_map(checkpoint::read);
+    let own = copies.filter(|copy| copy.log == log);
+    let latest = own.max_by_key(|copy| copy.sequence);
+    Ok(latest.map_or(LogStart::default(), |copy| copy.log_start))
 }
 
 /// A segment file before it is walked.

@@ -12,10 +12,11 @@ use loadgen::keys;
 use loadgen::ledger::{Entry, Ledger, State};
 use loadgen::payload::{Payload, PayloadMaker, Texts};
 use millrace::client::codec::{self, Codec};
-use millrace::limits::{BLOCK_HEADER, SEGMENT_HEADER};
+use millrace::limits::{BLOCK_HEADER, CHECKPOINT_COPY, SEGMENT_HEADER};
 use millrace::types::{BlockNo, Epoch, LogId, Offset, OriginId, ShardId, Tick, padded};
 use millrace::wire::batch::{self, Kind, LeaderHalf};
 use millrace::wire::block::{self, BatchesCrc, BlockHeader};
+use millrace::wire::checkpoint::{self, Checkpoint, LogStart};
 use millrace::wire::record::{BatchBuilder, Record};
 use millrace::wire::segment::{self, SegmentHeader};
 
@@ -190,8 +191,36 @@ impl Cluster {
     pub fn segments(&self, node: u32, shard: u16) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.log(node, shard)).expect("a folder");
         let mut paths: Vec<_> = entries.map(|entry| entry.expect("read").path()).collect();
+        paths.retain(|path| path.extension().is_some());
         paths.sort();
         paths
+    }
+
+    /// Writes the checkpoint of a log that begins with this segment; one that cannot be read if it
+    /// is not to be `whole`.
+    pub fn write_checkpoint(&self, node: u32, shard: u16, first: &Path, whole: bool) {
+        let bytes = fs::read(first).expect("read");
+        let header = segment::read(&bytes[..SEGMENT_HEADER]).expect("a segment");
+        let mut bytes = vec![0; 2 * CHECKPOINT_COPY];
+        let mut facts = Checkpoint {
+            log: header.log,
+            sequence: 7,
+            ..Checkpoint::default()
+        };
+        // The older copy is of before the trim.
+        checkpoint::write(&mut bytes, &facts);
+        facts.sequence += 1;
+        facts.log_start = LogStart {
+            block: header.base_block,
+            offset: header.base_offset,
+            prev_epoch: header.prev_epoch,
+            prev_crc: header.prev_crc,
+        };
+        checkpoint::write(&mut bytes[CHECKPOINT_COPY..], &facts);
+        if !whole {
+            bytes.iter_mut().for_each(|byte| *byte ^= 0x55);
+        }
+        fs::write(self.log(node, shard).join("checkpoint"), bytes).expect("written");
     }
 
     /// File, position and used bytes of the last block of a log.
