@@ -2,8 +2,9 @@
 //!
 //! `appended`, `acked`, `failed` and `unknown` count records of the whole run, the warm-up
 //! included, as the ledger does; `measured` has the same four without the warm-up. Rates and
-//! latencies are of the measured time, which ends with its last ack. Keys are never renamed:
-//! scripts rest on them. Read `summary.rs` next.
+//! latencies are of the measured time, which ends with its last ack. What was not measured is null
+//! in the JSON and said to be so in the table, never 0. Keys are never renamed: scripts rest on
+//! them. Read `summary.rs` next.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,6 +17,9 @@ use serde::{Deserialize, Serialize};
 use crate::payload::Payload;
 use crate::stats::{Counts, Stats};
 use crate::verify::Verdict;
+
+/// Measured seconds below which a rate says nothing.
+pub const SECONDS_LEAST: f64 = 0.1;
 
 /// Latency in microseconds, from when a batch was due to its ack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -67,12 +71,12 @@ pub struct LinkReport {
 pub struct NodeReport {
     /// Its id.
     pub id: u64,
-    /// CPU time that it used, seconds.
-    pub cpu_s: f64,
+    /// CPU time that it used, seconds; this and the next two only if its process was named.
+    pub cpu_s: Option<f64>,
     /// Bytes that it handed to its disk.
-    pub write_bytes: u64,
+    pub write_bytes: Option<u64>,
     /// Its largest resident memory, bytes.
-    pub rss_max: u64,
+    pub rss_max: Option<u64>,
     /// Records that it encoded since its start: stays 0.
     pub records_encoded: u64,
     /// Blocks or batches that it refused for a CRC.
@@ -106,10 +110,10 @@ pub struct ShardReport {
 /// The report of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Acked records a second.
-    pub records_per_s: f64,
+    /// Acked records a second; none, as the next one and the latency, if too little was measured.
+    pub records_per_s: Option<f64>,
     /// Acked value bytes / 10^6 a second.
-    pub mb_per_s: f64,
+    pub mb_per_s: Option<f64>,
     /// Records sent, warm-up included.
     pub appended: u64,
     /// Records acknowledged, warm-up included.
@@ -120,6 +124,12 @@ pub struct Report {
     pub unknown: u64,
     /// From the end of the warm-up to the last ack.
     pub seconds: f64,
+    /// Seconds to measure, as asked for.
+    #[serde(default)]
+    pub asked_s: f64,
+    /// Seconds from the start until nothing more was sent, warm-up included.
+    #[serde(default)]
+    pub load_s: f64,
     /// Of one record's value.
     pub record_bytes: u64,
     /// Records in a batch.
@@ -147,7 +157,7 @@ pub struct Report {
     /// `max`, or records a second asked for.
     pub rate: String,
     /// Latency of the measured batches.
-    pub latency_us: Latency,
+    pub latency_us: Option<Latency>,
     /// Lag as the leaders saw it since their start.
     pub lag_us: Lag,
     /// Node by node.
@@ -189,10 +199,12 @@ impl Report {
     pub fn count(&mut self, stats: &Stats, shards: &[ShardId]) {
         let seconds = stats.measured_s();
         let acked = stats.measured.acked as f64;
-        let per_s = if seconds > 0.0 { acked / seconds } else { 0.0 };
-        self.records_per_s = tenths(per_s);
-        self.mb_per_s = (per_s * self.record_bytes as f64 / 1e4).round() / 100.0;
+        let per_s = (seconds >= SECONDS_LEAST).then_some(acked / seconds);
+        self.records_per_s = per_s.map(tenths);
+        let mb = |per_s: f64| (per_s * self.record_bytes as f64 / 1e4).round() / 100.0;
+        self.mb_per_s = per_s.map(mb);
         self.seconds = (seconds * 1e6).round() / 1e6;
+        self.load_s = stats.load_s();
         Counts {
             appended: self.appended,
             acked: self.acked,
@@ -203,14 +215,14 @@ impl Report {
         self.unsent = stats.unsent;
         [self.raw_bytes, self.stored_bytes] = stats.batch_bytes;
         let quantile = |quantile: f64| stats.latency_us.value_at_quantile(quantile);
-        self.latency_us = Latency {
+        self.latency_us = per_s.map(|_| Latency {
             p50: quantile(0.5),
             p90: quantile(0.9),
             p99: quantile(0.99),
             p999: quantile(0.999),
             p9999: quantile(0.9999),
             max: stats.latency_us.max(),
-        };
+        });
         let shards = shards.iter().map(|shard| usize::from(shard.0));
         let report = |shard| ShardReport {
             shard,
@@ -238,12 +250,13 @@ impl Report {
             self.seconds,
             self.warmup_s
         );
-        let _ = writeln!(
-            out,
-            "throughput  {} records/s  {:.2} MB/s",
-            grouped(self.records_per_s.round() as u64),
-            self.mb_per_s
-        );
+        if let Some(end) = self.early_end() {
+            let _ = writeln!(out, "ended       {end}");
+        }
+        if let (Some(records), Some(mb)) = (self.records_per_s, self.mb_per_s) {
+            let records = grouped(records.round() as u64);
+            let _ = writeln!(out, "throughput  {records} records/s  {mb:.2} MB/s");
+        }
         let _ = writeln!(
             out,
             "records     appended {}  acked {}  failed {}  unknown {}  (warm-up included)",
@@ -257,19 +270,67 @@ impl Report {
             let unsent = grouped(self.unsent);
             let _ = writeln!(out, "behind      {unsent} records were due and never sent");
         }
-        let latency = self.latency_us;
-        for (name, us) in [
-            ("p50", latency.p50),
-            ("p90", latency.p90),
-            ("p99", latency.p99),
-            ("p99.9", latency.p999),
-            ("p99.99", latency.p9999),
-            ("max", latency.max),
-        ] {
-            let _ = writeln!(out, "latency     {name:<7} {:>10.3} ms", us as f64 / 1000.0);
+        self.describe_times(&mut out);
+        self.describe_nodes(&mut out);
+        out
+    }
+
+    /// Records and MB a second, 0 where nothing was measured: that reaches no floor.
+    pub fn rates(&self) -> [f64; 2] {
+        [self.records_per_s, self.mb_per_s].map(|rate| rate.unwrap_or(0.0))
+    }
+
+    /// A latency in milliseconds; NaN where nothing was measured: that is within no bound.
+    pub fn latency_ms(&self, which: fn(&Latency) -> u64) -> f64 {
+        let latency = self.latency_us.as_ref();
+        latency.map_or(f64::NAN, |latency| which(latency) as f64 / 1000.0)
+    }
+
+    /// How the load ended, if that was before its time, and why there is no rate, if there is none.
+    pub fn early_end(&self) -> Option<String> {
+        let measured = self.load_s - self.warmup_s;
+        let early = measured < self.asked_s;
+        let no_rate = "so there is no rate and no latency";
+        match (early, self.records_per_s) {
+            (true, None) if measured <= 0.0 => Some(format!(
+                "after {:.1} s, before the end of the warm-up of {} s, {no_rate}",
+                self.load_s, self.warmup_s
+            )),
+            (true, None) => Some(format!(
+                "{measured:.2} s after the warm-up, with acks over {:.2} s, {no_rate}",
+                self.seconds
+            )),
+            (true, Some(_)) => Some(format!(
+                "early, after {measured:.1} of {} s to measure",
+                self.asked_s
+            )),
+            (false, None) => Some(format!(
+                "in time, with acks over {:.2} s of {} s to measure, {no_rate}",
+                self.seconds, self.asked_s
+            )),
+            (false, Some(_)) => None,
+        }
+    }
+
+    fn describe_times(&self, out: &mut String) {
+        let ms = |us: u64| us as f64 / 1000.0;
+        if let Some(latency) = self.latency_us {
+            for (name, us) in [
+                ("p50", latency.p50),
+                ("p90", latency.p90),
+                ("p99", latency.p99),
+                ("p99.9", latency.p999),
+                ("p99.99", latency.p9999),
+                ("max", latency.max),
+            ] {
+                let _ = writeln!(out, "latency     {name:<7} {:>10.3} ms", ms(us));
+            }
         }
         let lag = self.lag_us;
-        let ms = |us: u64| us as f64 / 1000.0;
+        if lag.blocks == 0 {
+            out.push_str("lag         not measured: no link carried a block\n");
+            return;
+        }
         let (p50, p95, p99) = (ms(lag.p50), ms(lag.p95), ms(lag.p99));
         let _ = writeln!(
             out,
@@ -277,8 +338,6 @@ impl Report {
              blocks)",
             grouped(lag.blocks)
         );
-        self.describe_nodes(&mut out);
-        out
     }
 
     /// Every link with the node that leads it.
@@ -291,16 +350,18 @@ impl Report {
 
     fn describe_nodes(&self, out: &mut String) {
         for node in &self.nodes {
+            let process = match (node.cpu_s, node.write_bytes, node.rss_max) {
+                (Some(cpu_s), Some(written), Some(rss_max)) => format!(
+                    "CPU {cpu_s:.1} s  wrote {:.1} MB  memory {:.1} MB at most",
+                    written as f64 / 1e6,
+                    rss_max as f64 / 1e6
+                ),
+                _ => "CPU, disk and memory not measured (--pids)".to_owned(),
+            };
             let _ = writeln!(
                 out,
-                "node {:<6} CPU {:.1} s  wrote {:.1} MB  memory {:.1} MB at most  encoded {}  CRC \
-                 failures {}",
-                node.id,
-                node.cpu_s,
-                node.write_bytes as f64 / 1e6,
-                node.rss_max as f64 / 1e6,
-                node.records_encoded,
-                node.crc_failures
+                "node {:<6} {process}  encoded {}  CRC failures {}",
+                node.id, node.records_encoded, node.crc_failures
             );
         }
         for (node, link) in self.links() {

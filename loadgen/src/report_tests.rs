@@ -50,13 +50,85 @@ fn the_json_has_the_keys_that_scripts_rest_on() {
 fn rates_are_of_the_measured_time_and_counts_of_the_whole_run() {
     let report = report();
     assert_eq!(report.seconds, 2.0);
-    assert_eq!(report.records_per_s, 2_000.0);
-    assert_eq!(report.mb_per_s, 0.2);
+    assert_eq!(report.records_per_s, Some(2_000.0));
+    assert_eq!(report.mb_per_s, Some(0.2));
     assert_eq!(
         (report.appended, report.acked, report.unknown),
         (6_000, 5_000, 1_000)
     );
     assert_eq!(report.measured.acked, 4_000);
+}
+
+/// A report of a load that was to measure 20 s after a second of warm-up.
+fn ended_after(load_s: u64, acks_s: &[u64]) -> Report {
+    let mut stats = Stats::new(1_000_000_000, 1);
+    for ack_s in acks_s {
+        let at = ack_s * 1_000_000_000;
+        stats.sent(10, at);
+        stats.ended(State::Acked(Offset(0)), 0, 10, at, at);
+    }
+    stats.close(load_s * 1_000_000_000, 30_000_000_000);
+    let mut report = Report {
+        warmup_s: 1.0,
+        asked_s: 20.0,
+        nodes: vec![NodeReport::default()],
+        ..Report::default()
+    };
+    report.count(&stats, &[ShardId(0)]);
+    report
+}
+
+#[test]
+fn what_was_not_measured_is_said_to_be_so() {
+    for (load_s, acks_s, words) in [
+        (
+            0,
+            &[0][..],
+            "before the end of the warm-up of 1 s, so there is no rate",
+        ),
+        (
+            2,
+            &[0],
+            "1.00 s after the warm-up, with acks over 0.00 s, so there is no rate",
+        ),
+        (
+            21,
+            &[0, 1],
+            "in time, with acks over 0.00 s of 20 s to measure, so there is no rate",
+        ),
+    ] {
+        let report = ended_after(load_s, acks_s);
+        let table = report.table();
+        assert!(table.contains(words), "{table}");
+        assert!(!table.contains("throughput"), "{table}");
+        assert!(!table.contains("latency  "), "{table}");
+        assert!(table.contains("lag         not measured"), "{table}");
+        assert!(
+            table.contains("CPU, disk and memory not measured"),
+            "{table}"
+        );
+        let json = serde_json::to_value(&report).expect("JSON");
+        for key in ["records_per_s", "mb_per_s", "latency_us"] {
+            assert!(json[key].is_null(), "{json}");
+        }
+        for key in ["cpu_s", "write_bytes", "rss_max"] {
+            assert!(json["nodes"][0][key].is_null(), "{json}");
+        }
+        let read: Report = serde_json::from_value(json).expect("a report");
+        assert_eq!(read, report);
+    }
+}
+
+#[test]
+fn a_load_that_ends_early_gives_the_rate_of_what_it_measured() {
+    let table = ended_after(4, &[0, 1, 3]).table();
+    assert!(
+        table.contains("early, after 3.0 of 20 s to measure"),
+        "{table}"
+    );
+    assert!(table.contains("throughput  10 records/s"), "{table}");
+    let table = ended_after(21, &[1, 21]).table();
+    assert!(!table.contains("ended   "), "{table}");
 }
 
 #[test]

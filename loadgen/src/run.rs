@@ -23,7 +23,7 @@ use crate::keys::{KEY_BYTES, KEYS_MAX, KeyChoice, Keys};
 use crate::ledger::Ledger;
 use crate::nodes::{self, NodeStatus, Process};
 use crate::payload::Payload;
-use crate::report::{Lag, LinkReport, NodeReport, Report};
+use crate::report::{Lag, LinkReport, NodeReport, Report, SECONDS_LEAST};
 use crate::schedule::Rate;
 
 /// How long the followers get to hold everything when the load has ended.
@@ -133,7 +133,7 @@ fn parse_pid(text: &str) -> Result<(u64, u32), String> {
     pair.ok_or_else(|| "not id=pid".to_owned())
 }
 
-/// Runs the load; returns whether anything was acknowledged.
+/// Runs the load; returns whether there is a rate, so whether it got as far as it was to measure.
 pub fn run(args: &RunArgs) -> Result<bool, Failure> {
     let metadata = exchange::any_metadata(&args.nodes)
         .map_err(|error| Failure::Failed(format!("no node answers: {error}")))?;
@@ -191,7 +191,7 @@ pub fn run(args: &RunArgs) -> Result<bool, Failure> {
     io::stdout()
         .write_all(out.as_bytes())
         .map_err(Failure::failed)?;
-    Ok(report.acked > 0)
+    Ok(report.records_per_s.is_some())
 }
 
 /// Holds the flags against each other and against what the cluster says of itself.
@@ -268,11 +268,13 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
 
 fn times(args: &RunArgs) -> Result<(), Failure> {
     let valid = |seconds: f64| (0.0..1e6).contains(&seconds);
-    if valid(args.warmup) && valid(args.seconds) && args.seconds > 0.0 {
+    if valid(args.warmup) && valid(args.seconds) && args.seconds >= SECONDS_LEAST {
         return Ok(());
     }
-    let text = "--seconds, --warmup: below 1,000,000 seconds; --seconds above 0";
-    Err(Failure::BadInput(text.to_owned()))
+    Err(Failure::BadInput(format!(
+        "--seconds {}, --warmup {}: both below 1,000,000 s, --seconds from {SECONDS_LEAST} s on",
+        args.seconds, args.warmup
+    )))
 }
 
 /// The keys of each shard; none if none are asked for.
@@ -354,6 +356,7 @@ fn describe(args: &RunArgs, plan: &Plan) -> Report {
             })
             .to_owned(),
         warmup_s: args.warmup,
+        asked_s: args.seconds,
         connections: u64::from(plan.connections),
         in_flight: plan.in_flight as u64,
         run: format!("{:08x}", plan.run),
@@ -416,14 +419,16 @@ fn node_reports(
         let id = status.node();
         let index = args.pids.iter().position(|(of, _)| *of == id);
         // A node that was started again meanwhile has another process: then its bytes are its own.
-        let (was, is) = index
-            .and_then(|index| Some((before[index], Process::read(args.pids[index].1).ok()?)))
-            .unwrap_or_default();
+        let processes =
+            index.and_then(|index| Some((before[index], Process::read(args.pids[index].1).ok()?)));
+        let cpu_s = |(was, is): (Process, Process)| is.cpu_s - was.cpu_s;
+        let written =
+            |(was, is): (Process, Process)| is.write_bytes.saturating_sub(was.write_bytes);
         NodeReport {
             id,
-            cpu_s: ((is.cpu_s - was.cpu_s) * 100.0).round() / 100.0,
-            write_bytes: is.write_bytes.saturating_sub(was.write_bytes),
-            rss_max: is.rss_max,
+            cpu_s: processes.map(|both| (cpu_s(both) * 100.0).round() / 100.0),
+            write_bytes: processes.map(written),
+            rss_max: processes.map(|(_, is)| is.rss_max),
             records_encoded: status.counter("records_encoded"),
             crc_failures: status.counter("crc_failures"),
             links: link_reports(status, earlier.iter().find(|other| other.node() == id)),

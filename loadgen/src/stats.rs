@@ -53,6 +53,8 @@ pub struct Stats {
     /// The longest time between two acks of each shard of which any was acknowledged.
     pub gap_ns_by_shard: Vec<u64>,
     last_ack_by_shard: Vec<Option<u64>>,
+    /// When nothing more was sent.
+    over_ns: u64,
     /// Records that were due and never sent.
     pub unsent: u64,
     /// Bytes of all batches before their codec, and as sent.
@@ -73,6 +75,7 @@ impl Stats {
             acked_by_shard: vec![0; shards],
             gap_ns_by_shard: vec![0; shards],
             last_ack_by_shard: vec![None; shards],
+            over_ns: 0,
             unsent: 0,
             batch_bytes: [0; 2],
             from_ns,
@@ -114,8 +117,10 @@ impl Stats {
         }
     }
 
-    /// The load has ended: a shard that had gone silent had a gap up to now.
-    pub fn close(&mut self, now_ns: u64) {
+    /// Nothing more was sent from `over_ns` on, and everything has its end: a shard that had gone
+    /// silent had a gap up to now.
+    pub fn close(&mut self, over_ns: u64, now_ns: u64) {
+        self.over_ns = over_ns;
         (0..self.gap_ns_by_shard.len()).for_each(|shard| self.gap(shard, now_ns));
     }
 
@@ -124,6 +129,11 @@ impl Stats {
             let gap = &mut self.gap_ns_by_shard[shard];
             *gap = (*gap).max(now_ns.saturating_sub(last));
         }
+    }
+
+    /// Seconds from the start until nothing more was sent.
+    pub fn load_s(&self) -> f64 {
+        self.over_ns as f64 / 1e9
     }
 
     /// Seconds from the start of the measured time to the last ack in it.

@@ -14,9 +14,10 @@ fn the_longest_gap_between_two_acks_is_kept_for_each_shard() {
         end(State::Acked(Offset(0)), shard, at * SECOND);
     }
     end(State::Unknown(0), 0, 12 * SECOND);
-    stats.close(22 * SECOND);
+    stats.close(21 * SECOND, 22 * SECOND);
     // Shard 0 was silent from 11 to 22, shard 1 from 6 to 20, shard 2 never spoke.
     assert_eq!(stats.gap_ns_by_shard, [11 * SECOND, 14 * SECOND, 0]);
+    assert_eq!(stats.load_s(), 21.0);
 }
 
 #[test]

@@ -7,7 +7,9 @@
 mod fake;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fake::{FakeNode, Manner};
 use loadgen::ledger::{Ledger, State};
@@ -29,7 +31,12 @@ fn run(nodes: &[&FakeNode], flags: &[&str]) -> Run {
     let output = Command::new(env!("CARGO_BIN_EXE_loadgen"))
         .args(["run", "--nodes", &addresses.join(",")])
         .args(["--ledger", &text(&ledger), "--json", &text(&json)])
-        .args(["--warmup", "0.2", "--seconds", "0.8", "--timeout-ms", "500"])
+        .args(["--warmup", "0.2", "--timeout-ms", "500"])
+        .args(
+            ["--seconds", "0.8"]
+                .iter()
+                .filter(|_| !flags.contains(&"--seconds")),
+        )
         .args(flags)
         .output()
         .expect("it runs");
@@ -175,7 +182,8 @@ fn a_stall_is_charged_to_every_batch_that_it_delays() {
     let outcome = run(&[&node], &[&flags[..], &["--in-flight", "1"]].concat());
     let (report, _) = holds(&outcome, &[&node]);
     // The node sleeps 300 ms on one batch: 600 of 1,600 batches were due meanwhile.
-    assert!(report.latency_us.p90 > 100_000, "{:?}", report.latency_us);
+    let p90 = report.latency_us.map(|latency| latency.p90);
+    assert!(p90 > Some(100_000), "{p90:?}");
 }
 
 #[test]
@@ -241,6 +249,50 @@ fn a_node_that_never_answers_ends_in_unknown() {
 }
 
 #[test]
+fn a_load_that_is_interrupted_in_its_warm_up_has_no_rate() {
+    let node = FakeNode::start(1, Manner::Good);
+    let folder = tempfile::tempdir().expect("a folder");
+    let ledger = folder.path().join("run.ledger");
+    let child = Command::new(env!("CARGO_BIN_EXE_loadgen"))
+        .args([
+            "run",
+            "--nodes",
+            &node.address,
+            "--warmup",
+            "60",
+            "--timeout-ms",
+            "500",
+        ])
+        .arg("--ledger")
+        .arg(&ledger)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let start = Instant::now();
+    while node.seen().is_empty() {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "nothing was sent"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    // SAFETY: signals a child that was not waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let output = child.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("before the end of the warm-up of 60 s"),
+        "{text}"
+    );
+    assert!(
+        text.contains("no rate") && !text.contains("throughput"),
+        "{text}"
+    );
+    assert!(Ledger::read(&ledger).is_ok_and(|ledger| !ledger.entries.is_empty()));
+}
+
+#[test]
 fn bad_flags_are_refused_by_name() {
     let node = FakeNode::start(2, Manner::Good);
     for (flag, value) in [
@@ -252,6 +304,7 @@ fn bad_flags_are_refused_by_name() {
         ("--connections", "1"),
         ("--shards", "2"),
         ("--rate", "0"),
+        ("--seconds", "0.05"),
         ("--key-count", "0"),
         ("--key-count", "1"),
         ("--payload", "text"),

@@ -118,6 +118,8 @@ pub(crate) struct Run {
     sessions: RefCell<BTreeMap<u32, Rc<Session>>>,
     complaints: RefCell<Complaints>,
     done: Cell<bool>,
+    /// When it was first found that nothing more is to be sent.
+    over_ns: Cell<Option<u64>>,
     /// The nodes' disk is nearly full.
     full: Cell<bool>,
 }
@@ -136,6 +138,7 @@ impl Run {
             sessions: RefCell::default(),
             complaints: RefCell::default(),
             done: Cell::new(false),
+            over_ns: Cell::new(None),
             full: Cell::new(false),
             plan,
         }
@@ -147,7 +150,12 @@ impl Run {
 
     /// Whether nothing more is to be sent.
     fn over(&self) -> bool {
-        self.now_ns() >= self.end_ns || self.full.get() || INTERRUPTED.load(Ordering::Relaxed)
+        let now_ns = self.now_ns();
+        let over = now_ns >= self.end_ns || self.full.get() || INTERRUPTED.load(Ordering::Relaxed);
+        if over && self.over_ns.get().is_none() {
+            self.over_ns.set(Some(now_ns));
+        }
+        over
     }
 
     /// A producer number that was never used in this run.
@@ -220,7 +228,10 @@ async fn supervise(plan: Plan, metronome: Metronome) -> Outcome {
         lane.await.expect("a lane is never cancelled");
     }
     run.done.set(true);
-    run.stats.borrow_mut().close(run.end_ns.min(run.now_ns()));
+    let now_ns = run.now_ns();
+    let over_ns = run.over_ns.get().unwrap_or(now_ns);
+    let close = |stats: &mut Stats| stats.close(over_ns, run.end_ns.min(now_ns));
+    close(&mut run.stats.borrow_mut());
     watch.await.expect("the watch is never cancelled");
     let run = Rc::into_inner(run).expect("every task has ended");
     Outcome {

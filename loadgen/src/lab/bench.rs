@@ -188,7 +188,7 @@ fn once(args: &BenchArgs, place: &Place, case: &Case) -> Result<Run, Failure> {
 
 fn row(case: &Case, side: &str, runs: Vec<Run>) -> Row {
     let all = |of: fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
-    let rates = all(|run| run.report.records_per_s);
+    let rates = all(|run| run.report.rates()[0]);
     let middle = median(&rates);
     let [lowest, highest] = [f64::min, f64::max].map(|pick| rates.iter().copied().reduce(pick));
     let spread = highest.unwrap_or(0.0) - lowest.unwrap_or(0.0);
@@ -198,7 +198,7 @@ fn row(case: &Case, side: &str, runs: Vec<Run>) -> Row {
         goal: case.goal.text(),
         standing: overall(case, &runs),
         records_per_s: middle,
-        mb_per_s: median(&all(|run| run.report.mb_per_s)),
+        mb_per_s: median(&all(|run| run.report.rates()[1])),
         spread: if middle > 0.0 { spread / middle } else { 0.0 },
         disk_share: median(&all(|run| run.disk_share)),
         runs,
@@ -220,7 +220,7 @@ fn compare(case: &Case, sides: &[(String, Place)], runs: &[Vec<Run>]) -> Option<
     let ([first, second, ..], [one, two, ..]) = (sides, runs) else {
         return None;
     };
-    let rate = |run: &Run| run.report.records_per_s;
+    let rate = |run: &Run| run.report.rates()[0];
     let ratio = |(one, two): (&Run, &Run)| rate(two) / rate(one).max(1e-9);
     let ratios: Vec<f64> = one.iter().zip(two).map(ratio).collect();
     Some(Comparison {
@@ -236,13 +236,14 @@ fn compare(case: &Case, sides: &[(String, Place)], runs: &[Vec<Run>]) -> Option<
 fn line(run: &Run) -> String {
     let (report, lag) = (&run.report, run.report.lag_us);
     let ms = |us: u64| us as f64 / 1000.0;
+    let [records_per_s, mb_per_s] = report.rates();
     let [before, after] = run.disk_bytes_per_s.map(|bytes| bytes / 1e6);
     format!(
         "{} records/s  {:.1} MB/s  p99 {:.1} ms  lag {:.1}/{:.1}/{:.1} ms of {} blocks  disk \
          {before:.0} and {after:.0} MB/s  x 3 / limit {:.2}",
-        grouped(report.records_per_s.round() as u64),
-        report.mb_per_s,
-        ms(report.latency_us.p99),
+        grouped(records_per_s.round() as u64),
+        mb_per_s,
+        report.latency_ms(|latency| latency.p99),
         ms(lag.p50),
         ms(lag.p95),
         ms(lag.p99),
@@ -275,7 +276,12 @@ fn show(rows: &[Row], comparisons: &[Comparison]) -> Result<(), Failure> {
         let Some(run) = row.runs.last() else { continue };
         let _ = writeln!(out, "\n{} {}: {}", row.case, row.side, line(run));
         for node in &run.report.nodes {
-            let _ = write!(out, "  node {} CPU {:.1} s", node.id, node.cpu_s);
+            let _ = write!(
+                out,
+                "  node {} CPU {:.1} s",
+                node.id,
+                node.cpu_s.unwrap_or(f64::NAN)
+            );
             for link in &node.links {
                 let mb = link.sent_bytes as f64 / 1e6;
                 let (shard, peer) = (link.shard, link.peer);

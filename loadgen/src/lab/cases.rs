@@ -142,7 +142,7 @@ impl Run {
     /// A load between two measurements of the disk.
     pub fn new(report: Report, disk_bytes_per_s: [f64; 2], nodes: u64, seconds: f64) -> Run {
         let limit = f64::midpoint(disk_bytes_per_s[0], disk_bytes_per_s[1]);
-        let written = report.mb_per_s * 1e6 * nodes as f64;
+        let written = report.rates()[1] * 1e6 * nodes as f64;
         Run {
             disk_share: if limit > 0.0 { written / limit } else { 0.0 },
             report,
@@ -157,11 +157,12 @@ impl Run {
             return Standing::Cut;
         }
         let lag = self.report.lag_us;
-        let off = |rate: f64| (self.report.records_per_s - rate).abs() / rate;
+        let [records_per_s, mb_per_s] = self.report.rates();
+        let off = |rate: f64| (records_per_s - rate).abs() / rate;
         let (reached, by_disk) = match case.goal {
             Goal::Shown => return Standing::Shown,
-            Goal::Records(floor) => (self.report.records_per_s >= floor, true),
-            Goal::Megabytes(floor) => (self.report.mb_per_s >= floor, true),
+            Goal::Records(floor) => (records_per_s >= floor, true),
+            Goal::Megabytes(floor) => (mb_per_s >= floor, true),
             Goal::Lag(goals_ms) => {
                 let seen = [lag.p50, lag.p95, lag.p99].map(|us| us as f64 / 1000.0);
                 let within = seen.iter().zip(goals_ms).all(|(seen, goal)| *seen <= goal);

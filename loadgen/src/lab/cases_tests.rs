@@ -11,8 +11,8 @@ fn case(name: &str) -> Case {
 /// A run of 20 s with this rate on a disk of 1,000 MB/s.
 fn run(records_per_s: f64, record_bytes: u64) -> Run {
     let report = Report {
-        records_per_s,
-        mb_per_s: records_per_s * record_bytes as f64 / 1e6,
+        records_per_s: Some(records_per_s),
+        mb_per_s: Some(records_per_s * record_bytes as f64 / 1e6),
         record_bytes,
         seconds: 19.9,
         ..Report::default()

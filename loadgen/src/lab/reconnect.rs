@@ -126,7 +126,7 @@ pub fn reconnect(args: &ReconnectArgs) -> Result<bool, Failure> {
         cuts,
         asked: u64::from(args.cuts),
         accounts,
-        rate: report.records_per_s,
+        rate: report.rates()[0],
         gaps_ms: report.shards.iter().map(|shard| shard.gap_max_ms).collect(),
         settled: report.settled,
         proven: prove(&cluster, &report)?,
@@ -299,7 +299,7 @@ fn show(seen: &Seen, report: &Report) -> Result<(), Failure> {
         gaps.join(", "),
         report.unknown,
         report.failed,
-        report.latency_us.p99 as f64 / 1000.0
+        report.latency_ms(|latency| latency.p99)
     );
     let failures = failures(seen);
     for failure in &failures {

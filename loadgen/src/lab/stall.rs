@@ -270,7 +270,7 @@ fn show(args: &StallArgs, seen: &Seen, report: &Report) -> Result<(), Failure> {
         grouped(before as u64),
         grouped(during as u64),
         100.0 * during / before.max(1.0),
-        report.latency_us.p99 as f64 / 1000.0,
+        report.latency_ms(|latency| latency.p99),
         if seen.settled {
             "lag 0 at the end"
         } else {

@@ -100,7 +100,7 @@ struct Row {
 impl Row {
     fn p99_ms(&self) -> Option<f64> {
         let report = self.report.as_ref()?;
-        Some(report.latency_us.p99 as f64 / 1000.0)
+        Some(report.latency_ms(|latency| latency.p99))
     }
 }
 
@@ -245,11 +245,7 @@ fn measure(args: &SweepArgs, place: &Place, point: Point) -> Result<Row, Failure
 /// The row with the most records a second among those within the bound.
 fn fastest(rows: &[Row], p99_ms: f64) -> Option<usize> {
     let within = |row: &Row| row.p99_ms().is_some_and(|p99| p99 <= p99_ms);
-    let rate = |row: &Row| {
-        row.report
-            .as_ref()
-            .map_or(0.0, |report| report.records_per_s)
-    };
+    let rate = |row: &Row| row.report.as_ref().map_or(0.0, |report| report.rates()[0]);
     let rows = rows.iter().enumerate().filter(|(_, row)| within(row));
     let best = rows.max_by(|(_, one), (_, two)| rate(one).total_cmp(&rate(two)));
     best.map(|(index, _)| index)
@@ -283,13 +279,12 @@ impl Row {
         let Some(report) = &self.report else {
             return format!("refused: {}", self.refused);
         };
-        let ms = |us: u64| us as f64 / 1000.0;
+        let [records_per_s, mb_per_s] = report.rates();
         format!(
-            "{} records/s  {:.1} MB/s  p50 {:.1} ms  p99 {:.1} ms",
-            grouped(report.records_per_s.round() as u64),
-            report.mb_per_s,
-            ms(report.latency_us.p50),
-            ms(report.latency_us.p99)
+            "{} records/s  {mb_per_s:.1} MB/s  p50 {:.1} ms  p99 {:.1} ms",
+            grouped(records_per_s.round() as u64),
+            report.latency_ms(|latency| latency.p50),
+            report.latency_ms(|latency| latency.p99)
         )
     }
 }

@@ -66,8 +66,8 @@ fn row(records_per_s: f64, p99: u64) -> Row {
     Row {
         point: Point::default(),
         report: Some(Report {
-            records_per_s,
-            latency_us,
+            records_per_s: Some(records_per_s),
+            latency_us: Some(latency_us),
             ..Report::default()
         }),
         refused: String::new(),
