@@ -6,18 +6,17 @@
 mod append;
 mod check;
 mod link;
+mod log;
 mod read;
 mod status;
 
 use clap::{Args, Parser, Subcommand};
 use millrace::admin;
-use millrace::config::{Config, ConfigError, LogFormat, Overrides, load};
+use millrace::config::{Config, ConfigError, Overrides, load};
 use millrace::runtime::{self, ServeOptions};
-use std::io::IsTerminal;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
 
 /// A replicated log for Linux on bare metal.
 #[derive(Debug, Parser)]
@@ -159,7 +158,7 @@ pub fn run() -> ExitCode {
     // Wrong arguments are printed by the parser, which exits with 2.
     let arguments = Arguments::parse();
     if !matches!(arguments.command, Command::Serve(_)) {
-        start_log(LogFormat::Text);
+        log::start_of_command();
     }
     if !matches!(arguments.command, Command::Serve(_) | Command::Append(_)) {
         // Whoever reads the output may stop reading. (A node ignores that, and an append still
@@ -189,25 +188,14 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Lines about what happens go to standard error; `MILLRACE_LOG` says which.
-fn start_log(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("MILLRACE_LOG");
-    let lines = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new("info,glommio=error")))
-        .with_target(false);
-    match format {
-        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).init(),
-        LogFormat::Json => lines.json().flatten_event(true).init(),
-    }
-}
-
 fn serve(arguments: &Serve) -> Result<ExitCode, Failure> {
     let options = ServeOptions {
         new_member: arguments.new_member,
     };
     let config = arguments.config.load()?;
-    start_log(config.node.log);
+    // Before the first thread: all of them inherit it.
+    runtime::block_signals();
+    let _flushes = log::start(config.node.log);
     let admin = admin::bind(&config)?;
     let start = |board| admin.map_or(Ok(()), |admin| admin.start(board));
     Ok(runtime::serve(config, options, start)?)

@@ -72,7 +72,9 @@ pub fn abort_on_panic() {
     }));
 }
 
-/// Runs a node until a signal stops it. Call from the main thread, before any other thread exists.
+/// Runs a node until a signal stops it. Call from the main thread, before any thread exists that
+/// has
+/// not inherited `block_signals`.
 /// `start_admin` is called once, when the node's cores have something to show.
 pub fn serve(
     config: Config,
@@ -273,8 +275,9 @@ fn wait(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Blocks the signals that stop a node, for this thread and all that it starts.
-fn block_signals() -> libc::sigset_t {
+/// Blocks the signals that stop a node, for this thread and all that it starts. Call it before the
+/// first thread starts; `serve` waits for these signals.
+pub fn block_signals() -> libc::sigset_t {
     // SAFETY: a sigset_t is integers; sigemptyset makes it valid, the others change what they are
     // given.
     unsafe {

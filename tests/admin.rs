@@ -5,7 +5,7 @@
 
 mod node;
 
-use node::{Node, PATIENCE, Place, finish, free_port, millrace, text};
+use node::{Node, PATIENCE, Place, finish, millrace, ports, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ impl Set {
     fn of(nodes: usize) -> Set {
         Set {
             places: (0..nodes).map(|_| Place::new()).collect(),
-            admin: (0..nodes).map(|_| free_port()).collect(),
+            admin: (0..nodes).map(|_| ports::reserve(1)).collect(),
         }
     }
 

@@ -93,7 +93,7 @@ fn peak_above(before: usize, node: &Node, clients: &[TcpStream]) -> usize {
 fn pipelined_reads(cores: u16, shard: u16) {
     const BLOCKS: u64 = 48;
     let place = Place {
-        port: node::free_ports(),
+        port: node::ports::reserve(2),
         ..Place::new()
     };
     let more = format!("[cores]\ncount = {cores}\n");

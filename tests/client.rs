@@ -191,7 +191,7 @@ fn what_does_not_work_says_why_and_what_mends_it() {
         }
     };
     let soon = ProducerConfig::new().connect_timeout(Duration::from_millis(300));
-    let nobody = format!("127.0.0.1:{}", node::free_port());
+    let nobody = format!("127.0.0.1:{}", node::ports::reserve(1));
     let error = Producer::connect([&nobody[..]], &soon)
         .err()
         .expect("nobody is there");

@@ -38,7 +38,7 @@ fn has_two_cpus() -> bool {
 
 fn place() -> Place {
     Place {
-        port: node::free_ports(),
+        port: node::ports::reserve(2),
         ..Place::new()
     }
 }

@@ -129,7 +129,7 @@ fn data_directory_of_another_node_or_in_use() {
 
     let other = Place {
         directory: place.directory,
-        port: node::free_port(),
+        port: node::ports::reserve(1),
     };
     let same_directory = other.write_config(1, "");
     refuses(

@@ -108,3 +108,40 @@ fn an_append_that_is_refused_ends_with_its_reason() {
         "{said}"
     );
 }
+
+/// A pipe that is full already and that nobody reads.
+fn blocked_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    use std::os::fd::AsRawFd;
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let block = |flags: libc::c_int| {
+        // SAFETY: the descriptor is open; the call sets flags of the pipe's end.
+        assert_eq!(
+            unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, flags) },
+            0
+        );
+    };
+    block(libc::O_NONBLOCK);
+    while (&writer).write(&[b'.'; 1]).is_ok() {}
+    block(0);
+    writer.flush().unwrap();
+    (reader, writer)
+}
+
+/// Lines of the log wait for standard error by themselves: a pipe that nobody reads holds up
+/// neither the start, nor an append, nor the stop.
+#[test]
+fn a_log_that_nobody_reads_holds_nothing_up() {
+    let place = Place::new();
+    let config = place.write_config(1, "");
+    let (reader, writer) = blocked_pipe();
+    let mut command = millrace();
+    command.args(["serve", "--config"]).arg(&config);
+    command.env("MILLRACE_LOG", "trace").stderr(writer);
+    let node = Node::spawn(command, &place.address());
+    let mut append = millrace();
+    append.args(["append", "--node", &node.address]);
+    let output = run_with_input(append, lines(0..1000));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(node.stop().success());
+    drop(reader);
+}

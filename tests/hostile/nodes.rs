@@ -42,7 +42,9 @@ impl Nodes {
         let below = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let mut nodes = Nodes {
             directory: tempfile::tempdir_in(below).expect("a temporary directory"),
-            ports: free_ranges(members),
+            ports: (0..members)
+                .map(|_| crate::node::ports::reserve(CORES))
+                .collect::<Vec<u16>>(),
             shards,
             running: Vec::new(),
         };
@@ -163,23 +165,6 @@ impl Nodes {
             assert_eq!(panicked, None);
         }
     }
-}
-
-/// Base ports with room for the cores behind each.
-fn free_ranges(count: usize) -> Vec<u16> {
-    let mut found: Vec<u16> = Vec::new();
-    while found.len() < count {
-        let port = crate::node::free_port();
-        let clear = found.iter().all(|other| port.abs_diff(*other) > 2 * CORES);
-        let all_free = (0..CORES).all(|core| {
-            let next = port.checked_add(core);
-            next.is_some_and(|port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok())
-        });
-        if clear && all_free {
-            found.push(port);
-        }
-    }
-    found
 }
 
 /// The bytes of all logs of a node, by file, without what follows the last block.

@@ -6,9 +6,11 @@
 
 #![allow(dead_code)]
 
+pub mod ports;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread::JoinHandle;
@@ -28,23 +30,6 @@ pub fn millrace() -> Command {
     command
 }
 
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
-}
-
-/// A port that was free a moment ago, like the one above it.
-pub fn free_ports() -> u16 {
-    for _ in 0..1000 {
-        let port = free_port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no two free ports in a row");
-}
-
 /// One node's place: directory, port, configuration.
 pub struct Place {
     pub directory: tempfile::TempDir,
@@ -57,7 +42,7 @@ impl Place {
         let below = Path::new(env!("CARGO_TARGET_TMPDIR"));
         Place {
             directory: tempfile::tempdir_in(below).expect("a temporary directory"),
-            port: free_port(),
+            port: ports::reserve(1),
         }
     }
 

@@ -2,16 +2,13 @@
 //!
 //! Everything made here goes away with the [`Cluster`], also when a test fails: the nodes, killed
 //! by their own ids, and the directory. Should the test's process itself be killed, the kernel
-//! kills the nodes. One cluster at a time: each wants the machine for itself. Ports lie below those
-//! that the kernel gives to outgoing connections, which otherwise take the port of a node that is
-//! down. Read `load.rs` next.
+//! kills the nodes. One cluster at a time: each wants the machine for itself. Read `load.rs` next.
 
 use std::fs::{self, File};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,7 +16,7 @@ use millrace::client::driver::blocking::Client;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::node::{PATIENCE, millrace};
+use crate::node::{PATIENCE, millrace, ports};
 
 /// Number of every cluster here.
 const CLUSTER: u32 = 7;
@@ -48,8 +45,8 @@ impl Cluster {
         let below = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let mut cluster = Cluster {
             directory: tempfile::tempdir_in(below).expect("a temporary directory"),
-            addresses: free_ports(count)
-                .map(|port| format!("127.0.0.1:{port}"))
+            addresses: (0..count)
+                .map(|_| format!("127.0.0.1:{}", ports::reserve(1)))
                 .collect(),
             nodes: (0..count).map(|_| None).collect(),
             _alone: alone,
@@ -243,21 +240,6 @@ pub fn tail(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(25)..].join("\n")
-}
-
-/// Ports at which nobody listens, on which other runs of this test do not hit either.
-fn free_ports(count: usize) -> impl Iterator<Item = u16> {
-    const FIRST: u32 = 10_000;
-    const LAST: u32 = 32_000;
-    static TRIED: AtomicU32 = AtomicU32::new(0);
-    let start = std::process::id().wrapping_mul(64);
-    let candidates = std::iter::from_fn(move || {
-        let tried = TRIED.fetch_add(1, Ordering::Relaxed);
-        assert!(tried < LAST - FIRST, "no free ports");
-        Some((FIRST + start.wrapping_add(tried) % (LAST - FIRST)) as u16)
-    });
-    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    candidates.filter(free).take(count)
 }
 
 /// The kernel kills the child when this thread ends, however it ends.
