@@ -8,6 +8,7 @@ mod node;
 use node::{Node, Place, millrace, text};
 use std::fs::File;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 struct Case {
     _place: Place,
@@ -16,8 +17,13 @@ struct Case {
 
 impl Case {
     fn new() -> Case {
+        Case::with("")
+    }
+
+    /// With these settings of the log.
+    fn with(settings: &str) -> Case {
         let place = Place::new();
-        let config = place.write_config(1, "");
+        let config = place.write_config(1, settings);
         let node = Node::start(&config, &place.address());
         Case {
             _place: place,
@@ -149,6 +155,54 @@ fn a_read_past_the_end_says_where_the_end_is() {
     let output = case.command("read", &["--to", "9"]).output().unwrap();
     assert_eq!(text(&output.stdout), "1\n2\n");
     ends(&output, 1, &["end at 2, before --to 9"]);
+}
+
+#[test]
+fn following_an_idle_log_goes_on_however_short_the_time_out_is() {
+    let case = Case::new();
+    case.append("echo one", Stdio::piped());
+    let mut command = case.command("read", &["--follow", "--timeout-ms", "300", "--to", "2"]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut reader = command.spawn().unwrap();
+    // Longer than the time-out and than a question waits at the node.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(reader.try_wait().unwrap().is_none(), "it gave up");
+    case.append("echo two", Stdio::piped());
+    let output = reader.wait_with_output().unwrap();
+    ends(&output, 0, &[]);
+    assert_eq!(text(&output.stdout), "one\ntwo\n");
+}
+
+#[test]
+fn a_read_of_a_trimmed_log_begins_where_the_log_does() {
+    let case = Case::with("retention = \"fifo\"\nretention_bytes = 8388608\n");
+    let line = "x".repeat(1000);
+    let all = format!("seq -f '%.0f {line}' 0 29999");
+    ends(&case.append(&all, Stdio::piped()), 0, &[]);
+    let read = |more: &[&str]| case.command("read", more).output().unwrap();
+    // Trimming follows the writes: wait for it.
+    let until = Instant::now() + node::PATIENCE;
+    while read(&["--from", "0", "--to", "1"]).status.success() {
+        assert!(Instant::now() < until, "nothing is trimmed");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    ends(&read(&["--from", "0"]), 1, &["offset 0 is not in the log"]);
+    let output = read(&[]);
+    ends(&output, 0, &["the log begins at ", "trimmed"]);
+    let said = text(&output.stderr);
+    let start = said
+        .split("begins at ")
+        .nth(1)
+        .unwrap()
+        .split(',')
+        .next()
+        .unwrap();
+    let start: usize = start.parse().unwrap();
+    let lines = text(&output.stdout);
+    let first = lines.lines().next().unwrap();
+    assert_eq!(first, format!("{start} {line}"));
+    assert_eq!(lines.lines().count(), 30_000 - start);
+    ends(&read(&["--to", "1"]), 1, &["--to 1", "begins at"]);
 }
 
 #[test]

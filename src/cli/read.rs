@@ -27,9 +27,9 @@ pub(super) struct Arguments {
     /// asked. In a set there is one origin, the cluster.
     #[arg(long)]
     origin: Option<u32>,
-    /// First offset.
-    #[arg(long, default_value_t = 0)]
-    from: u64,
+    /// First offset; default: the first one that the log keeps.
+    #[arg(long)]
+    from: Option<u64>,
     /// Begin at the first record whose time is not below this one, microseconds since the Unix
     /// epoch.
     #[arg(long, value_name = "MICROSECONDS", conflicts_with = "from")]
@@ -47,8 +47,9 @@ pub(super) struct Arguments {
     /// How a record is printed.
     #[arg(long, value_enum, default_value_t = Format::Raw)]
     format: Format,
-    /// How long the node may take to be ready, milliseconds.
-    #[arg(long, default_value_t = 10_000)]
+    /// How long connecting, and how long each request, may go without a useful answer,
+    /// milliseconds. With --follow a log where nothing happens is no failure, however long.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     timeout_ms: u64,
 }
 
@@ -83,9 +84,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(origin) = arguments.origin {
         config = config.origin(origin);
     }
-    config = match arguments.from_time {
-        Some(time_us) => config.from_time_us(time_us),
-        None => config.from_offset(arguments.from),
+    config = match (arguments.from_time, arguments.from) {
+        (Some(time_us), _) => config.from_time_us(time_us),
+        (None, Some(offset)) => config.from_offset(offset),
+        (None, None) => config,
     };
     if arguments.follow {
         config = config.follow();
@@ -106,7 +108,8 @@ fn print_all(
     reader: &mut Reader,
     out: &mut impl Write,
 ) -> Result<ExitCode, Failure> {
-    let mut next = arguments.from;
+    let mut next = arguments.from.unwrap_or(0);
+    let mut is_first = true;
     while arguments.to.is_none_or(|to| next < to) {
         let Some(batch) = reader.next_batch()? else {
             return match arguments.to {
@@ -117,6 +120,10 @@ fn print_all(
                 ))),
             };
         };
+        if is_first && arguments.from.is_none() && arguments.from_time.is_none() {
+            tell_start(arguments, batch.first().0)?;
+        }
+        is_first = false;
         for (offset, record) in batch.records() {
             if arguments.to.is_none_or(|to| offset.0 < to) {
                 print_record(arguments.format, out, &record, offset.0)?;
@@ -128,6 +135,23 @@ fn print_all(
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says that the log begins above 0: what was before is not there to be printed.
+fn tell_start(arguments: &Arguments, start: u64) -> Result<(), Failure> {
+    if start == 0 {
+        return Ok(());
+    }
+    match arguments.to {
+        Some(to) if to <= start => Err(Failure::Failed(format!(
+            "--to {to}: the log begins at {start}, what was before was trimmed; \
+             mend: name a higher one"
+        ))),
+        _ => {
+            eprintln!("millrace: the log begins at {start}, what was before was trimmed");
+            Ok(())
+        }
+    }
 }
 
 /// Whether the node has logs of the origin that the flags name.
@@ -147,7 +171,7 @@ fn refuse_unknown_origin(arguments: &Arguments, known: &[OriginId]) -> Result<()
 
 /// Holds the shard and the range against the cluster and each other.
 fn refuse_bad_range(arguments: &Arguments, shards: usize) -> Result<(), Failure> {
-    let (shard, from) = (arguments.shard, arguments.from);
+    let (shard, from) = (arguments.shard, arguments.from.unwrap_or(0));
     if usize::from(shard) >= shards {
         let text = format!("--shard {shard}: must be below {shards}; mend: choose another one");
         return Err(Failure::Input(text));

@@ -27,6 +27,8 @@ const AHEAD: usize = 1;
 /// Where a reader begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
+    /// At the first record that the log keeps, whatever its offset.
+    First,
     /// At this record.
     Offset(Offset),
     /// At the first record whose time is not below this one, microseconds since the Unix epoch, in
@@ -64,7 +66,8 @@ pub struct ReaderOptions {
     pub max_bytes: u32,
     /// How long one question waits at the end of the log when following, milliseconds.
     pub wait_ms: u32,
-    /// How long the node may give no useful answer, microseconds.
+    /// How long the node may give no useful answer, microseconds. What a question waits at the end
+    /// of the log comes on top, so a log where nothing happens is no failure.
     pub timeout_us: u64,
 }
 
@@ -74,7 +77,7 @@ impl ReaderOptions {
         ReaderOptions {
             shard,
             origin: None,
-            start: Start::Offset(Offset(0)),
+            start: Start::First,
             level: None,
             at: At::Leader,
             follow: false,
@@ -152,6 +155,8 @@ pub struct Reading {
     last_epoch: Epoch,
     /// Records before this time are left out until one is not.
     not_before: Option<u64>,
+    /// It is to begin where the log does, and has not begun: the position gives way.
+    at_first: bool,
     question: Option<Question>,
     ready: VecDeque<RecordBatch>,
     /// The application waits; when it has waited too long for a useful answer.
@@ -180,6 +185,7 @@ impl Reading {
             position: None,
             last_epoch: Epoch(0),
             not_before: None,
+            at_first: false,
             question: None,
             ready: VecDeque::new(),
             wanted: None,
@@ -199,9 +205,11 @@ impl Reading {
     pub fn seek(&mut self, start: Start) {
         self.options.start = start;
         (self.position, self.not_before) = match start {
+            Start::First => (Some(Offset(0)), None),
             Start::Offset(offset) => (Some(offset), None),
             Start::Time(time) => (None, Some(time)),
         };
+        self.at_first = start == Start::First;
         self.last_epoch = Epoch(0);
         self.question = None;
         self.ready.clear();
@@ -217,7 +225,7 @@ impl Reading {
 
     /// The application wants the next batch.
     pub fn want(&mut self, now: Time) {
-        let deadline = now.plus_us(self.options.timeout_us);
+        let deadline = self.deadline(now);
         self.wanted.get_or_insert(deadline);
         if let Some(failure) = &self.stuck {
             self.outcome = Some(Next::Failed(failure.clone()));
@@ -232,6 +240,21 @@ impl Reading {
         self.wanted = None;
         self.pump(now);
         Some(next)
+    }
+
+    /// How long a question waits at the end of the log, milliseconds.
+    fn wait_ms(&self) -> u32 {
+        if self.options.follow {
+            self.options.wait_ms
+        } else {
+            0
+        }
+    }
+
+    /// When a useful answer to what is asked now must be here.
+    fn deadline(&self, now: Time) -> Time {
+        let wait_us = 1000 * u64::from(self.wait_ms());
+        now.plus_us(self.options.timeout_us.saturating_add(wait_us))
     }
 
     fn ask(&mut self, now: Time) {
@@ -250,17 +273,14 @@ impl Reading {
         };
         let body: Body = match (self.position, self.not_before) {
             (None, Some(timestamp)) => Find { timestamp }.into(),
-            (offset, _) => {
-                let follow = self.options.follow;
-                Read {
-                    offset: offset.unwrap_or_default(),
-                    max_bytes: self.options.max_bytes,
-                    wait_ms: if follow { self.options.wait_ms } else { 0 },
-                    level: self.level(),
-                    last_epoch: self.last_epoch,
-                }
-                .into()
+            (offset, _) => Read {
+                offset: offset.unwrap_or_default(),
+                max_bytes: self.options.max_bytes,
+                wait_ms: self.wait_ms(),
+                level: self.level(),
+                last_epoch: self.last_epoch,
             }
+            .into(),
         };
         let mut log = self.hub.routes.log(shard);
         log.origin = self.options.origin.unwrap_or(log.origin);
@@ -304,8 +324,8 @@ impl Reading {
     /// The node did what was asked.
     fn answered(&mut self, now: Time) {
         (self.tries, self.code) = (0, None);
-        if let Some(deadline) = &mut self.wanted {
-            *deadline = now.plus_us(self.options.timeout_us);
+        if self.wanted.is_some() {
+            self.wanted = Some(self.deadline(now));
         }
     }
 
@@ -326,6 +346,10 @@ impl Reading {
             (Some(Code::Truncated), _) => {
                 let last_common = one;
                 self.stick(Failure::Truncated { last_common });
+            }
+            // Where the log begins is known now; it may have moved on before the next question.
+            (Some(Code::OutOfRange), _) if self.at_first && offset < one => {
+                self.position = Some(Offset(one));
             }
             (Some(Code::OutOfRange), _) => {
                 let (start, end) = (one, two);
@@ -369,6 +393,7 @@ impl Reading {
         }
         self.ready.extend(batches);
         self.position = Some(end);
+        self.at_first = false;
         self.last_epoch = ok.last_epoch;
         self.flowing = true;
         Ok(())

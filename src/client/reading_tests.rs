@@ -200,6 +200,50 @@ fn a_place_outside_the_log_is_told_with_its_bounds() {
     assert_eq!(run.next(), Next::Failed(failure));
 }
 
+#[test]
+fn the_first_record_is_the_first_one_kept() {
+    let mut run = Run::new(committed());
+    for time in 0..9 {
+        run.add(&[(time, "a"), (time, "b")]);
+    }
+    run.world.logs[0].start = 6;
+    assert!(matches!(run.next(), Next::Batch(_)));
+    assert_eq!(run.seen.first(), Some(&(6, "a".to_owned())));
+    // From here on a trim that overtakes the reader is told.
+    run.world.logs[0].start = 18;
+    while let Next::Batch(_) = run.next() {}
+    run.session.seek(Start::Offset(Offset(6)));
+    assert!(matches!(
+        run.next(),
+        Next::Failed(Failure::OutOfRange { start: 18, .. })
+    ));
+}
+
+#[test]
+fn a_log_where_nothing_happens_is_followed_beyond_the_time_out() {
+    let mut run = Run::new(ReaderOptions {
+        follow: true,
+        timeout_us: 100_000,
+        ..committed()
+    });
+    run.add(&[(1, "a")]);
+    assert!(matches!(run.next(), Next::Batch(_)));
+    run.session.want(run.world.now);
+    for _ in 0..10 {
+        // The node answers when the question has waited there, well after the time-out.
+        run.world.hung = vec![0, 1, 2];
+        run.world.now = run.world.now.plus_us(1_000_000);
+        run.session.handle(run.world.now, Event::Tick);
+        run.world.hung.clear();
+        for _ in 0..20 {
+            run.step();
+            assert_eq!(run.session.take(run.world.now), None);
+        }
+    }
+    run.add(&[(2, "b")]);
+    assert!(matches!(run.next(), Next::Batch(_)));
+}
+
 /// Bytes that went bad between the node and here.
 #[test]
 fn a_damaged_batch_is_told_and_read_again() {

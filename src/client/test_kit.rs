@@ -40,6 +40,8 @@ impl Dice {
 pub(super) struct Log {
     /// Whole batches with the leader's half.
     pub(super) batches: Vec<Bytes>,
+    /// First offset that is kept.
+    pub(super) start: u64,
     pub(super) end: u64,
     pub(super) committed: u64,
     producers: BTreeMap<u64, (u16, VecDeque<(ClientHalf, u64)>)>,
@@ -416,8 +418,8 @@ impl Log {
     }
 
     fn read(&self, read: &Read) -> Result<(ReadOk, Bytes), (Code, u64, u64)> {
-        if read.offset.0 > self.end {
-            return Err((Code::OutOfRange, 0, self.end));
+        if read.offset.0 < self.start || read.offset.0 > self.end {
+            return Err((Code::OutOfRange, self.start, self.end));
         }
         let bound = if read.level == 1 {
             self.committed
@@ -449,7 +451,7 @@ impl Log {
         let ok = ReadOk {
             next,
             high_watermark: Offset(self.committed),
-            log_start: Offset(0),
+            log_start: Offset(self.start),
             last_epoch,
         };
         Ok((ok, payload.into()))

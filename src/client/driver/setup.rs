@@ -181,7 +181,7 @@ pub struct ReaderConfig {
 }
 
 impl ReaderConfig {
-    /// Records of a shard from its first one on, at its leader, to its end.
+    /// Records of a shard from the first one that is kept on, at its leader, to its end.
     pub fn new(shard: u16) -> ReaderConfig {
         ReaderConfig {
             options: ReaderOptions::new(ShardId(shard)),
@@ -238,7 +238,8 @@ impl ReaderConfig {
         self
     }
 
-    /// How long the node may give no useful answer. Default: 30 s.
+    /// How long the node may give no useful answer. That a log which is followed has nothing new is
+    /// one. Default: 30 s.
     pub fn timeout(mut self, timeout: Duration) -> ReaderConfig {
         self.options.timeout_us = us(timeout);
         self
