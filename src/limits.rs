@@ -79,13 +79,14 @@ pub const INITIAL_CREDIT: u64 = 262_144;
 /// Default credit of a link in bytes, as blocks occupy memory: 32 blocks of 1 MiB.
 pub const INITIAL_CREDIT_BYTES: u64 = 32 << 20;
 
-/// Bytes that a link may have handed to its connection and not yet to the socket. More than that is
-/// read from the log again when the socket has room: a slow peer costs this much and no more.
+/// Bytes of the buffers that a link may have handed to its connection and not yet to the socket;
+/// the last one may reach beyond. More than that is read from the log again when the socket has
+/// room: a slow peer costs this much and no more, however little of each buffer its blocks fill.
 pub const LINK_QUEUE_BYTES: usize = 8 << 20;
 
-/// Bytes of frames that may wait for the socket of a peer: what a link may queue, and as much again
-/// of the largest answers to fetches. A peer that lets more pile up reads nothing: its connection
-/// ends.
+/// Memory of the frames that may wait for the socket of a peer, in whole buffers: what a link may
+/// queue, and as much again of the largest answers to fetches. A peer that lets more pile up reads
+/// nothing: its connection ends.
 pub const PEER_QUEUE_BYTES: usize = LINK_QUEUE_BYTES + 2 * MAX_BUFFER_BYTES;
 
 /// Runs of blocks that wait behind a cut, whatever their size; their bytes are bounded by credit.
@@ -213,6 +214,10 @@ pub const HANDSHAKE_MS: u64 = 5_000;
 /// The largest one comes in time at 1.7 MB/s, a batch of 1 MiB at 105 KB/s.
 pub const PAYLOAD_MS: u64 = 10_000;
 
+/// How long a free buffer is kept for whoever may want it next. One that nobody took in so long
+/// goes back to the system: what a burst needed is not kept for ever.
+pub const FREE_BUFFER_MS: u64 = 10_000;
+
 /// What the buffers of a core are for.
 #[derive(Clone, Copy, Debug)]
 pub struct BufferNeeds {
@@ -237,8 +242,8 @@ pub fn core_buffer_bytes(needs: &BufferNeeds) -> usize {
         block * (needs.write_depth + 2),
         // Recent blocks, kept for links.
         2 * RECENT_BYTES,
-        // Blocks read again for links that lag.
-        2 * LINK_QUEUE_BYTES * needs.nodes,
+        // What each link queues, with one buffer beyond, and a block that is read again for it.
+        (LINK_QUEUE_BYTES + 2 * block) * needs.nodes,
         // Blocks received and not yet durable.
         2 * needs.credit_bytes,
         // Recovery's scan, and its look past the end.

@@ -340,11 +340,16 @@ impl Replica {
         self.follower.saved(became_whole, &mut self.state, view);
     }
 
-    /// What an [`Output::SendRun`] handed to its connection; empty if nothing fitted or could be
-    /// read.
-    pub fn run_sent(&mut self, now: Time, connection: ConnectionId, headers: &[BlockHeader]) {
+    /// What an [`Output::SendRun`] handed to its connection, and the bytes of the buffer that this
+    /// keeps until it has left; no headers if nothing fitted or could be read.
+    pub fn run_sent(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        (headers, buffer_bytes): (&[BlockHeader], usize),
+    ) {
         if let Some(leader) = &mut self.leader {
-            leader.run_sent(now, connection, headers);
+            leader.run_sent(now, connection, (headers, buffer_bytes));
         }
     }
 

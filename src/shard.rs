@@ -411,7 +411,7 @@ impl Shard {
                     parts: Vec::new(),
                 });
             }
-            replica::Output::SendRun(run) => self.load_run(now, run),
+            replica::Output::SendRun(run) => self.load_run(now, run, buffers),
             replica::Output::ServeFetch(fetch) => self.load_fetch(fetch),
             replica::Output::Save { token, promise } => self.save(token, promise),
             replica::Output::AppendEpoch { epoch } => {

@@ -5,9 +5,11 @@
 //! bytes, every `_end` is exclusive. Read `limits.rs` next.
 
 mod buckets;
+mod lent;
 
 pub use buckets::Buckets;
 use core::fmt;
+pub use lent::Lent;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident, $inner:ty) => {

@@ -308,7 +308,7 @@ fn the_four_statuses_can_be_told_apart_and_links_paused() {
     assert!(link["cause"] == "" && link["last_error"] != "", "{link}");
 }
 
-/// S-159 S-160 S-161
+/// S-158 S-159 S-160 S-161
 #[test]
 fn what_each_link_takes_is_told() {
     let set = Set::of(2);
@@ -343,6 +343,10 @@ fn what_each_link_takes_is_told() {
         "{link}"
     );
     assert!(link["cpu_s"].as_f64().unwrap() > 0.0, "{link}");
+    // Nothing waits for the socket of a link that is even.
+    set.wait_for_link(2, "nothing queued", |link| link["queued_bytes"] == 0);
+    let row = "millrace_link_queued_bytes{origin=\"7\",shard=\"0\",peer=\"2\"}";
+    wait_for("the same on the page", || page(0).get(row) == Some(&0.0));
 }
 
 fn paused_from_either_side(set: &Set) {

@@ -181,7 +181,7 @@ fn a_thousand_lost_connections_leave_equal_books() {
     runs(scenarios::thousand_resets, "thousand_resets", 1);
 }
 
-/// S-6, S-10, S-29, S-121, Q-16
+/// S-6, S-10, S-29, S-121, S-158, Q-16
 #[test]
 fn a_stopped_follower_costs_its_bound_and_catches_up() {
     runs(scenarios::stopped_follower, "stopped_follower", 2);

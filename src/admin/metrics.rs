@@ -176,6 +176,12 @@ const LINK_GAUGES: &[LinkGauge] = &[
         "Bytes that may still be sent",
         |l| Sample::Whole(l.credit_bytes),
     ),
+    (
+        "link_queued",
+        Some(Unit::Bytes),
+        "Memory of what waits for the link's socket",
+        |l| Sample::Whole(l.queued_bytes as u64),
+    ),
     ("link_sent_blocks", None, "First block not sent", |l| {
         Sample::Whole(l.sent.0)
     }),

@@ -4,8 +4,10 @@
 use super::LinkStatus;
 use super::backoff::Backoff;
 use super::test_kit::{Net, credit};
-use crate::limits::{FIRST_RETRY_MS, RETRY_BACKOFF_MS, RPC_TIMEOUT_MS};
-use crate::types::BlockNo;
+use crate::limits::{
+    FIRST_RETRY_MS, INITIAL_CREDIT_BYTES, LINK_QUEUE_BYTES, RETRY_BACKOFF_MS, RPC_TIMEOUT_MS,
+};
+use crate::types::{BlockNo, NodeId};
 use crate::wire::body::{Body, Channel, PauseReason};
 
 const TIMEOUT_US: u64 = RPC_TIMEOUT_MS * 1000;
@@ -214,4 +216,49 @@ fn a_link_that_never_connected_has_a_sensible_age() {
     let link = net.link(2);
     assert_eq!(link.status, LinkStatus::Disconnected);
     assert_eq!(link.since_us, 700_000);
+}
+
+/// Each small block lies in a buffer of its own size at most, yet may keep a large one: a link
+/// counts what is kept. With the source's credit it is 10 MB or less, whatever the blocks are.
+///
+/// S-158
+#[test]
+fn what_a_link_keeps_is_bounded_however_little_its_blocks_fill() {
+    const MOST: usize = 10_000_000;
+    for (records, buffer_bytes) in [
+        (1, 0),
+        (1, 4096),
+        (1, 1 << 20),
+        (100, 1 << 20),
+        (1 << 18, 0),
+    ] {
+        let mut net = Net::new(3);
+        for it in net.nodes.values_mut() {
+            it.config.initial_credit = credit(100, INITIAL_CREDIT_BYTES);
+        }
+        net.rebuild();
+        net.start_all();
+        net.stuck.insert(NodeId(2));
+        net.buffer_bytes = buffer_bytes;
+        for _ in 0..110 {
+            net.append(1, &[records]);
+            net.run();
+            let queued = net.link(2).queued_bytes;
+            assert!(
+                queued <= MOST,
+                "{queued} bytes, {records} records in {buffer_bytes}"
+            );
+        }
+        let queued = net.link(2).queued_bytes;
+        assert!(queued > 0 && net.link(3).queued_bytes == 0);
+        if (records, buffer_bytes) == (1, 1 << 20) {
+            assert_eq!(queued, LINK_QUEUE_BYTES, "credit allowed a hundred buffers");
+        }
+        net.stuck.clear();
+        let data = net.data_to(2);
+        net.node(1).replica.payload_left(data, 64 << 20);
+        net.run();
+        assert_eq!(net.link(2).queued_bytes, 0);
+        net.assert_converged();
+    }
 }

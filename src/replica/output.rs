@@ -255,4 +255,6 @@ pub struct LinkView {
     pub connections: u64,
     /// Bytes of blocks handed to them, unpadded as they travel, resends included.
     pub sent_bytes: u64,
+    /// Memory that waits for the socket of the present one, in whole buffers.
+    pub queued_bytes: usize,
 }

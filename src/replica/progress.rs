@@ -12,7 +12,7 @@ use super::credit::{Sender, plus, weight};
 use super::lag::Histogram;
 use super::output::LinkStatus;
 use super::view::LogView;
-use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
+use crate::types::{BlockNo, ConnectionId, Epoch, Lent, NodeId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{CreditLimits, Nack, PauseReason, Position, ReplicaMemory};
 use crate::wire::code::Code;
@@ -156,8 +156,8 @@ pub struct Link {
     pub loading: Option<(BlockNo, u32)>,
     /// The composition could not send the next run; cleared when anything changes.
     pub blocked: bool,
-    /// Bytes handed to the connection and not yet to its socket.
-    pub queued: usize,
+    /// Buffers of what was handed to the connection and not yet to its socket.
+    pub queued: Lent,
     pub peer_pause: Option<PauseReason>,
     /// When the follower last refused a run because its disk is full, if it granted nothing since.
     pub peer_full: Option<Time>,
@@ -203,7 +203,7 @@ impl Link {
             sender: Sender::default(),
             loading: None,
             blocked: false,
-            queued: 0,
+            queued: Lent::default(),
             peer_pause: None,
             peer_full: None,
             operator_pause: false,
@@ -257,7 +257,7 @@ impl Link {
         self.round += 1;
         self.loading = None;
         self.blocked = false;
-        self.queued = 0;
+        self.queued = Lent::default();
         self.waiting_since = None;
         self.peer_pause = None;
         self.peer_full = None;
@@ -310,8 +310,14 @@ impl Link {
         None
     }
 
-    /// A frame of `headers` went; an empty one asks whether its place continues the follower's log.
-    pub fn sent(&mut self, now: Time, first: BlockNo, round: u32, headers: &[BlockHeader]) {
+    /// A frame of `headers`, whose blocks lie in a buffer of so many bytes, went; an empty one asks
+    /// whether its place continues the follower's log.
+    pub fn sent(
+        &mut self,
+        now: Time,
+        (first, round): (BlockNo, u32),
+        (headers, buffer_bytes): (&[BlockHeader], usize),
+    ) {
         let end = BlockNo(first.0 + headers.len() as u64);
         let cost = headers
             .iter()
@@ -319,7 +325,7 @@ impl Link {
             .fold(CreditLimits::default(), plus);
         self.sender.spend(cost);
         let used: usize = headers.iter().map(|h| h.used_len as usize).sum();
-        self.queued += used;
+        self.queued.lend(used, buffer_bytes);
         self.sent_bytes += used as u64;
         self.flights.push_back(Flight { first, end, round });
         self.waiting_since.get_or_insert(now);

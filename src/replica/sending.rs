@@ -67,17 +67,18 @@ impl Leader {
         let end = Leader::send_end(state, view);
         if next >= end {
             if link.stage == Stage::Probing {
-                self.links[index].sent(now, next, round, &[]);
+                self.links[index].sent(now, (next, round), (&[], 0));
                 state.send(connection, head);
             }
             return;
         }
-        let room = LINK_QUEUE_BYTES.saturating_sub(link.queued) as u64;
+        let queued = !link.queued.is_empty();
+        let room = LINK_QUEUE_BYTES.saturating_sub(link.queued.bytes()) as u64;
         let weight = self.weight(next).map_or(1, |weight| weight.bytes);
-        if !self.fits(link) || (link.queued > 0 && weight > room) {
+        if !self.fits(link) || (queued && weight > room) {
             return;
         }
-        let first_max_bytes = if link.queued == 0 { u64::MAX } else { room };
+        let first_max_bytes = if queued { room } else { u64::MAX };
         let run = SendRun {
             connection,
             peer: link.peer,
@@ -110,12 +111,12 @@ impl Leader {
         }
     }
 
-    /// What an `Output::SendRun` handed to its connection.
+    /// What an `Output::SendRun` handed to its connection, and the size of the buffer it lies in.
     pub(super) fn run_sent(
         &mut self,
         now: Time,
         connection: ConnectionId,
-        headers: &[BlockHeader],
+        (headers, buffer_bytes): (&[BlockHeader], usize),
     ) {
         let found = self
             .links
@@ -130,7 +131,7 @@ impl Leader {
         match headers.first() {
             Some(first) => {
                 assert_eq!(first.block, from, "a run begins where it was asked for");
-                link.sent(now, from, round, headers);
+                link.sent(now, (from, round), (headers, buffer_bytes));
             }
             None => link.blocked = round == link.round(),
         }
@@ -142,7 +143,7 @@ impl Leader {
             .iter_mut()
             .find(|link| link.data == Some(connection));
         if let Some(link) = found {
-            link.queued = link.queued.saturating_sub(bytes);
+            link.queued.left(bytes);
         }
     }
 
@@ -240,6 +241,7 @@ impl Leader {
                 lag_blocks: link.lag.total(),
                 connections: link.connections,
                 sent_bytes: link.sent_bytes,
+                queued_bytes: link.queued.bytes(),
             }
         };
         self.links.iter().map(of).collect()

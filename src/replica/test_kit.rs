@@ -89,6 +89,8 @@ pub struct Net {
     pub hold_wire: bool,
     /// Payloads to these nodes never leave the sender.
     pub stuck: BTreeSet<NodeId>,
+    /// Size of the buffer that a sent run lies in, if the run is not larger.
+    pub buffer_bytes: usize,
     /// The node that is placed as leader.
     pub placed: u32,
 }
@@ -114,6 +116,7 @@ impl Net {
             next_connection: 1,
             hold_wire: false,
             stuck: BTreeSet::new(),
+            buffer_bytes: 0,
             placed: 1,
         }
     }
@@ -365,8 +368,9 @@ impl Net {
                     }
                     taken.push(*header);
                 }
-                it.replica.run_sent(now, run.connection, &taken);
                 let used = taken.iter().map(|header| header.used_len as usize).sum();
+                let held = self.buffer_bytes.max(used);
+                it.replica.run_sent(now, run.connection, (&taken, held));
                 if !self.stuck.contains(&run.peer) {
                     it.replica.payload_left(run.connection, used);
                 }

@@ -4,7 +4,8 @@
 //! release, and *held* by each operation (a write, a read, a send) that uses its memory; its memory
 //! goes back to the free list when neither is left. While it is held its bytes do not change:
 //! `bytes_mut` panics. Clients' appends are counted apart, so that they can never take what the
-//! logs need to get rid of them. Read `driver.rs` next.
+//! logs need to get rid of them. Free memory that nobody wanted for a while goes back to the
+//! system. Read `driver.rs` next.
 
 use crate::buffers::Buffers;
 use crate::limits;
@@ -22,7 +23,7 @@ const CLASSES: usize = (2 * limits::MAX_BUFFER_BYTES / LEAST).ilog2() as usize +
 pub(super) struct Pool {
     slots: Vec<Slot>,
     unused: Vec<u32>,
-    free: [Vec<DmaBuffer>; CLASSES],
+    free: [Free; CLASSES],
     budget: usize,
     allocated: usize,
     append_bytes: usize,
@@ -31,6 +32,23 @@ pub(super) struct Pool {
     freed: bool,
     /// Bytes of the largest buffer refused since that was asked last.
     short: usize,
+}
+
+/// Free buffers of one size. The one that was used last is used next, so the first ones are those
+/// that nobody wants.
+#[derive(Debug, Default)]
+struct Free {
+    buffers: Vec<DmaBuffer>,
+    /// How many there were at least since the last trim.
+    least: usize,
+}
+
+impl Free {
+    fn pop(&mut self) -> Option<DmaBuffer> {
+        let buffer = self.buffers.pop();
+        self.least = self.least.min(self.buffers.len());
+        buffer
+    }
 }
 
 #[derive(Debug, Default)]
@@ -100,8 +118,11 @@ impl Pool {
         let size = LEAST << class;
         // Free memory of other sizes makes room, the largest first.
         for other in (0..CLASSES).rev() {
-            while self.allocated + size > self.budget && self.free[other].pop().is_some() {
+            while self.allocated + size > self.budget
+                && let Some(buffer) = self.free[other].pop()
+            {
                 self.allocated -= LEAST << other;
+                give_back(buffer);
             }
         }
         if self.allocated + size > self.budget {
@@ -112,6 +133,15 @@ impl Pool {
         // Once, so that no byte of it is ever undefined; also brings its pages in.
         buffer.as_bytes_mut().fill(0);
         Some(buffer)
+    }
+
+    /// Gives back to the system what was free ever since the last call.
+    pub(super) fn trim(&mut self) {
+        for (class, free) in self.free.iter_mut().enumerate() {
+            self.allocated -= free.least * (LEAST << class);
+            free.buffers.drain(..free.least).for_each(give_back);
+            free.least = free.buffers.len();
+        }
     }
 
     /// The owner gives the buffer back; its memory is free once no operation holds it.
@@ -147,7 +177,7 @@ impl Pool {
         if append {
             self.append_bytes -= LEAST << class;
         }
-        self.free[class].push(buffer);
+        self.free[class].buffers.push(buffer);
         self.unused.push(id.0);
         self.freed = true;
         self.waiters.drain(..).for_each(Waker::wake);
@@ -227,6 +257,17 @@ impl Buffers for Pool {
         buffer.as_bytes_mut()[at..at + source.len()].copy_from_slice(source);
         self.slot_mut(to).buffer = Some(buffer);
     }
+}
+
+/// Frees a buffer's memory. The allocator may keep the addresses for itself; it does not keep the
+/// pages.
+fn give_back(mut buffer: DmaBuffer) {
+    let bytes = buffer.as_bytes_mut();
+    // SAFETY: the range is whole pages of memory that belongs to this buffer alone, and nobody
+    // reads it again before it is dropped. Zeros in their place are as good as what was there.
+    let result =
+        unsafe { libc::madvise(bytes.as_mut_ptr().cast(), bytes.len(), libc::MADV_DONTNEED) };
+    debug_assert_eq!(result, 0, "pages of our own can be given back");
 }
 
 fn class_of(len: usize) -> usize {

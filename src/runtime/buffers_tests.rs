@@ -68,3 +68,40 @@ fn copies_between_buffers() {
     pool.copy(from, 1..3, to, 7);
     assert_eq!(&pool.bytes(to)[7..9], b"bc");
 }
+
+#[test]
+fn what_nobody_wanted_for_a_while_goes_back_to_the_system() {
+    const COUNT: usize = 16;
+    let mut pool = Pool::new(64 << 20);
+    let taken: Vec<_> = (0..COUNT).map(|_| pool.take(1 << 20).unwrap()).collect();
+    let places = taken.iter().map(|id| pool.bytes(*id).as_ptr() as usize);
+    let places: Vec<usize> = places.collect();
+    assert_eq!(resident(&places, 1 << 20), COUNT << 20);
+    taken[1..].iter().for_each(|id| pool.release(*id));
+    pool.trim();
+    assert_eq!(pool.allocated(), COUNT << 20, "free for no time at all");
+    // Four of them are wanted now and then.
+    let again: Vec<_> = (0..4).map(|_| pool.take(1 << 20).unwrap()).collect();
+    again.iter().for_each(|id| pool.release(*id));
+    pool.trim();
+    assert_eq!(pool.allocated(), 5 << 20);
+    let kept = resident(&places, 1 << 20);
+    // Others of this process may have got the addresses meanwhile.
+    assert!(kept < (COUNT / 2) << 20, "{kept} bytes are still there");
+    pool.trim();
+    assert_eq!(pool.allocated(), 1 << 20);
+    assert_eq!(pool.bytes(taken[0]).as_ptr() as usize, places[0]);
+}
+
+/// Bytes of memory at these places, `len` at each, that the process really has.
+fn resident(places: &[usize], len: usize) -> usize {
+    let mut pages = vec![0_u8; len / LEAST];
+    let mut count = |place: &usize| {
+        // SAFETY: mincore reads no memory but its own result, which is as long as it must be. It
+        // fails where nothing is mapped.
+        let result = unsafe { libc::mincore(*place as *mut _, len, pages.as_mut_ptr()) };
+        let there = pages.iter().filter(|page| **page & 1 == 1).count();
+        if result == 0 { there * LEAST } else { 0 }
+    };
+    places.iter().map(&mut count).sum()
+}

@@ -62,7 +62,8 @@ pub(super) struct Connection {
     /// side's end) must be here by then.
     pub(super) due_by: Cell<Option<Time>>,
     queue: RefCell<VecDeque<Frame>>,
-    queued_bytes: Cell<usize>,
+    /// Memory of what waits for the socket: a buffer counts whole, once for each frame.
+    held_bytes: Cell<usize>,
     /// Bytes outside buffers that wait for sockets, of all connections of the core.
     core_queued_bytes: Rc<Cell<usize>>,
     writable: Signal,
@@ -96,6 +97,8 @@ struct Frame {
     parts: Vec<Part>,
     sent: usize,
     total: usize,
+    /// Bytes of memory that it keeps until it has left whole.
+    held: usize,
     tell: Option<Teller>,
 }
 
@@ -113,7 +116,7 @@ impl Connection {
             kind: Cell::new(Kind::New),
             due_by: Cell::new(Some(due_by)),
             queue: RefCell::default(),
-            queued_bytes: Cell::new(0),
+            held_bytes: Cell::new(0),
             core_queued_bytes,
             writable: Signal::default(),
             progress: Signal::default(),
@@ -135,28 +138,28 @@ impl Connection {
         self.dead.get() || self.closing.get()
     }
 
-    /// Bytes that wait for the socket.
-    pub(super) fn queued_bytes(&self) -> usize {
-        self.queued_bytes.get()
+    /// Whether something waits for the socket.
+    fn has_queue(&self) -> bool {
+        !self.queue.borrow().is_empty()
     }
 
     /// Whether something is queued, or will be: answers of other cores are on their way.
     pub(super) fn has_words_to_say(&self) -> bool {
         let asks_others = !self.asked_cores.borrow().is_empty();
-        self.queued_bytes() > 0 || (asks_others && !self.unanswered.borrow().is_empty())
+        self.has_queue() || (asks_others && !self.unanswered.borrow().is_empty())
     }
 
     /// Queues a frame without payload, or with one that stands behind its body in `head`.
     pub(super) fn send(&self, head: Vec<u8>) {
         if self.takes_more() {
-            self.enqueue(head, Vec::new(), Vec::new(), None);
+            self.enqueue(head, Vec::new(), (Vec::new(), 0), None);
         }
     }
 
     /// Queues a frame whose payload is a copy. `tell` names the log that hears of it.
     pub(super) fn send_bytes(&self, head: Vec<u8>, payload: Vec<u8>, tell: Teller) {
         if self.takes_more() {
-            self.enqueue(head, payload, Vec::new(), Some(tell));
+            self.enqueue(head, payload, (Vec::new(), 0), Some(tell));
         }
     }
 
@@ -188,33 +191,43 @@ impl Connection {
             return;
         }
         parts.iter().for_each(|part| pool.hold(part.buffer));
-        self.enqueue(head, Vec::new(), parts, tell);
+        let buffers = parts.chunk_by(|one, next| one.buffer == next.buffer);
+        let buffer_bytes = buffers.map(|same| pool.bytes(same[0].buffer).len()).sum();
+        self.enqueue(head, Vec::new(), (parts, buffer_bytes), tell);
     }
 
     /// Whether another frame may be queued. A client's requests are not read while too many answers
     /// wait; a peer that does not take what it is sent is cut off.
     fn takes_more(&self) -> bool {
         let is_peer = matches!(self.kind.get(), Kind::Peer { .. });
-        if is_peer && !self.is_ending() && self.queued_bytes() > limits::PEER_QUEUE_BYTES {
-            let (peer, bytes) = (self.address, self.queued_bytes());
+        if is_peer && !self.is_ending() && self.held_bytes.get() > limits::PEER_QUEUE_BYTES {
+            let (peer, bytes) = (self.address, self.held_bytes.get());
             tracing::warn!(%peer, bytes, "a peer takes nothing off its connection: closed");
             self.kill();
         }
         !self.is_ending()
     }
 
-    fn enqueue(&self, head: Vec<u8>, copied: Vec<u8>, parts: Vec<Part>, tell: Option<Teller>) {
+    fn enqueue(
+        &self,
+        head: Vec<u8>,
+        copied: Vec<u8>,
+        (parts, buffer_bytes): (Vec<Part>, usize),
+        tell: Option<Teller>,
+    ) {
         let payload: usize = parts.iter().map(|part| part.len).sum();
-        let total = head.len() + copied.len() + payload;
-        self.queued_bytes.set(self.queued_bytes.get() + total);
+        let own = head.len() + copied.len();
+        let (total, held) = (own + payload, own + buffer_bytes);
+        self.held_bytes.set(self.held_bytes.get() + held);
         let all = &self.core_queued_bytes;
-        all.set(all.get() + head.len() + copied.len());
+        all.set(all.get() + own);
         self.queue.borrow_mut().push_back(Frame {
             head,
             copied,
             parts,
             sent: 0,
             total,
+            held,
             tell,
         });
         self.writable.notify();
@@ -250,6 +263,7 @@ impl Connection {
 
     /// A frame is done or dropped.
     fn count_off(&self, frame: &Frame) {
+        self.held_bytes.set(self.held_bytes.get() - frame.held);
         let all = &self.core_queued_bytes;
         all.set(all.get() - frame.head.len() - frame.copied.len());
     }
@@ -257,16 +271,14 @@ impl Connection {
     /// Whether the other side must take answers before more of it is read: it has much to take, or
     /// something while this core has much for all.
     pub(super) fn must_take_answers(&self) -> bool {
-        let queued = self.queued_bytes();
         let all = self.core_queued_bytes.get();
-        queued >= limits::CONNECTION_ANSWER_BYTES
-            || (queued > 0 && all >= limits::CORE_ANSWER_BYTES)
+        self.held_bytes.get() >= limits::CONNECTION_ANSWER_BYTES
+            || (self.has_queue() && all >= limits::CORE_ANSWER_BYTES)
     }
 
     /// What was queued and never left, with the log that wants to hear of it.
     pub(super) fn drop_queue(&self, pool: &mut Pool) -> Vec<(Teller, usize)> {
         let frames = std::mem::take(&mut *self.queue.borrow_mut());
-        self.queued_bytes.set(0);
         let mut dropped = Vec::new();
         for frame in frames {
             self.count_off(&frame);
@@ -418,8 +430,6 @@ fn advance(core: &Core, connection: &Connection, count: usize) {
                 queue.pop_front();
             }
         }
-        let queued = connection.queued_bytes.get();
-        connection.queued_bytes.set(queued - count);
     }
     connection.progress.notify();
     core.memory_may_have_come_back();
@@ -438,3 +448,7 @@ pub(super) fn second_stream(stream: &TcpStream) -> io::Result<TcpStream> {
     // SAFETY: the new descriptor belongs to nobody else.
     Ok(unsafe { TcpStream::from_raw_fd(fd) })
 }
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

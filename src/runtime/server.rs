@@ -139,8 +139,10 @@ pub(super) async fn end(
 }
 
 /// The task that ends connections whose first frame, or whose end, is overdue: never ends. Also
-/// takes operators' orders and publishes what this core says of itself.
+/// takes operators' orders, publishes what this core says of itself and gives back memory that
+/// nobody wanted.
 pub(super) async fn watch(core: Rc<Core>) {
+    let mut trim_at = core.clock.now();
     loop {
         sleep(WATCH).await;
         let now = core.clock.now();
@@ -151,6 +153,10 @@ pub(super) async fn watch(core: Rc<Core>) {
             connections.values().filter(late).cloned().collect()
         };
         overdue.iter().for_each(|connection| connection.kill());
+        if now >= trim_at {
+            core.pool.borrow_mut().trim();
+            trim_at = now.plus_us(limits::FREE_BUFFER_MS * 1000);
+        }
         core.take_orders();
         core.publish();
     }

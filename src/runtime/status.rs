@@ -169,6 +169,7 @@ fn link(status: &ShardStatus, view: &LinkView, usage: Option<&ShardUsage>) -> Va
         "lag_percentiles_us": { "p50": p50, "p95": p95, "p99": p99, "count": view.lag_blocks },
         "connections": view.connections,
         "sent_bytes": view.sent_bytes,
+        "queued_bytes": view.queued_bytes,
     })
 }
 

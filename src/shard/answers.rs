@@ -8,24 +8,16 @@
 //! otherwise idle connection always fits. Read `clients.rs` for who asks.
 
 use crate::limits::{READ_ANSWER_BYTES, READ_ANSWER_SHARE};
-use crate::types::ConnectionId;
-use std::collections::{BTreeMap, VecDeque};
+use crate::types::{ConnectionId, Lent};
+use std::collections::BTreeMap;
 
 /// What is out, by connection.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    connections: BTreeMap<ConnectionId, VecDeque<Answer>>,
+    connections: BTreeMap<ConnectionId, Lent>,
     bytes: usize,
     /// A read found no room.
     wanted: bool,
-}
-
-#[derive(Debug)]
-struct Answer {
-    /// Bytes of payload that have not left.
-    left: usize,
-    /// Bytes of the buffer that it holds.
-    buffer: usize,
 }
 
 impl Answers {
@@ -37,8 +29,7 @@ impl Answers {
         most: usize,
         (loading, own): (usize, usize),
     ) -> bool {
-        let out = self.connections.get(&connection);
-        let own = own + out.into_iter().flatten().map(|a| a.buffer).sum::<usize>();
+        let own = own + self.connections.get(&connection).map_or(0, Lent::bytes);
         let all = self.bytes + loading;
         let fits = (own == 0 || own + most <= READ_ANSWER_SHARE)
             && (all == 0 || all + most <= READ_ANSWER_BYTES);
@@ -48,29 +39,19 @@ impl Answers {
 
     /// An answer with so many bytes of payload in a buffer of `buffer` bytes is on its way.
     pub(super) fn made(&mut self, connection: ConnectionId, payload: usize, buffer: usize) {
-        let answer = Answer {
-            left: payload,
-            buffer,
-        };
         self.bytes += buffer;
         let out = self.connections.entry(connection).or_default();
-        out.push_back(answer);
+        out.lend(payload, buffer);
     }
 
     /// So many bytes of payload have left a connection, in the order of its answers.
-    pub(super) fn left(&mut self, connection: ConnectionId, mut payload: usize) {
+    pub(super) fn left(&mut self, connection: ConnectionId, payload: usize) {
         let Some(out) = self.connections.get_mut(&connection) else {
             return;
         };
-        while let Some(first) = out.front_mut().filter(|_| payload > 0) {
-            let step = payload.min(first.left);
-            first.left -= step;
-            payload -= step;
-            if first.left == 0 {
-                self.bytes -= first.buffer;
-                out.pop_front();
-            }
-        }
+        let before = out.bytes();
+        out.left(payload);
+        self.bytes -= before - out.bytes();
         if out.is_empty() {
             self.connections.remove(&connection);
         }
@@ -79,7 +60,7 @@ impl Answers {
     /// A connection is gone, with all that was on its way.
     pub(super) fn forget(&mut self, connection: ConnectionId) {
         let out = self.connections.remove(&connection);
-        self.bytes -= out.iter().flatten().map(|a| a.buffer).sum::<usize>();
+        self.bytes -= out.map_or(0, |out| out.bytes());
     }
 
     /// Whether reads that found no room should look again; takes that back.

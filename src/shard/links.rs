@@ -190,20 +190,26 @@ impl Shard {
             .for_each(|buffer| self.release(buffer));
     }
 
-    pub(super) fn load_run(&mut self, now: Time, run: SendRun) {
+    pub(super) fn load_run(&mut self, now: Time, run: SendRun, buffers: &dyn Buffers) {
         let id = self.next_request();
         let max_bytes = run.max_bytes as usize;
         match self.log.load(id, From::Block(run.from), run.end, max_bytes) {
-            Load::Now(loaded) => self.send_run(now, &run, &loaded),
+            Load::Now(loaded) => self.send_run(now, &run, &loaded, buffers),
             Load::Later => {
                 self.loads.insert(id, Purpose::Run(run));
             }
-            Load::NotHeld => self.replica.run_sent(now, run.connection, &[]),
+            Load::NotHeld => self.replica.run_sent(now, run.connection, (&[], 0)),
         }
     }
 
     /// Sends as many of the loaded blocks as the run takes.
-    pub(super) fn send_run(&mut self, now: Time, run: &SendRun, loaded: &Loaded) {
+    pub(super) fn send_run(
+        &mut self,
+        now: Time,
+        run: &SendRun,
+        loaded: &Loaded,
+        buffers: &dyn Buffers,
+    ) {
         let mut headers = Vec::with_capacity(loaded.blocks.len());
         let mut parts = Vec::with_capacity(loaded.blocks.len());
         for (header, start) in &loaded.blocks {
@@ -227,7 +233,8 @@ impl Shard {
                 parts,
             });
         }
-        self.replica.run_sent(now, run.connection, &headers);
+        let held = buffers.bytes(loaded.buffer).len();
+        self.replica.run_sent(now, run.connection, (&headers, held));
     }
 
     pub(super) fn load_fetch(&mut self, fetch: ServeFetch) {

@@ -226,9 +226,9 @@ impl Shard {
             (Err(error), Purpose::Read(read)) => {
                 self.on_read_error(Some(read.request), *error);
             }
-            (Ok(loaded), Purpose::Run(run)) => self.send_run(now, &run, loaded),
+            (Ok(loaded), Purpose::Run(run)) => self.send_run(now, &run, loaded, buffers),
             (Err(error), Purpose::Run(run)) => {
-                self.replica.run_sent(now, run.connection, &[]);
+                self.replica.run_sent(now, run.connection, (&[], 0));
                 self.on_read_error(None, *error);
             }
             (Ok(loaded), Purpose::Fetch(fetch)) => self.send_fetch(&fetch, Some(loaded)),

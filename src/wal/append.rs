@@ -218,8 +218,11 @@ impl Log {
             Roll::AtNeed => !self.segments.fits(open.padded()),
         };
         let committed = self.committed.min(self.writer.durable_end);
-        let tail = &self.index.tail;
+        let (tail, full) = (&self.index.tail, open.buffer);
         let (header, buffer) = open.seal(tail, rolls, committed, &self.config, buffers);
+        if buffer != full {
+            self.outputs.push_back(Output::Release(full));
+        }
         self.outputs.push_back(Output::Sealed(header, buffer));
         self.enqueue(buffer, vec![(header, 0)], buffers);
     }

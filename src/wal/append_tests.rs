@@ -2,7 +2,8 @@
 
 use super::op::{DiskError, DiskOp, FileName};
 use super::rig::{EPOCH, Random, Rig, config, values_of};
-use super::{AppendRefusal, From, Output, RecoveredMemory, State};
+use super::{AppendRefusal, From, Load, Output, RecoveredMemory, State};
+use crate::buffers::Buffers;
 use crate::limits::DISK_ALIGNMENT;
 use crate::types::{BlockNo, Epoch, Offset, Time};
 use proptest::prelude::*;
@@ -404,4 +405,49 @@ fn blocks_keep_their_bounds_and_offsets_are_dense() {
         fullest, most_records,
         "a busy log fills blocks to the bound"
     );
+}
+
+/// A block keeps no more memory than it fills, but for the half that it may leave empty.
+#[test]
+fn a_block_that_fills_little_keeps_little() {
+    let mut rig = Rig::created(config());
+    let full = crate::wal::open::buffer_len(&config());
+    let mut sizes = Vec::new();
+    for (number, len) in [10, full / 2 - 8000, full / 2, full - 8000]
+        .iter()
+        .enumerate()
+    {
+        rig.append_durably(&value(number, *len));
+        let block = BlockNo(number as u64);
+        let loaded = rig.log.load(0, From::Block(block), block.next(), 1);
+        let Load::Now(loaded) = loaded else {
+            panic!("block {block} is recent: {loaded:?}")
+        };
+        let (header, start) = loaded.blocks[0];
+        assert_eq!((start, header.block), (0, block));
+        let kept = rig.pool.bytes(loaded.buffer).len();
+        sizes.push((kept, header.padded_len()));
+    }
+    for (kept, used) in &sizes {
+        assert!(
+            *kept == *used || (*kept == full && 2 * used > full),
+            "{sizes:?}"
+        );
+    }
+    assert_eq!(sizes[0], (DISK_ALIGNMENT, DISK_ALIGNMENT));
+    assert_eq!(sizes[3].0, full);
+    assert_eq!(rig.pool.out(), sizes.len(), "the others were given back");
+    assert_eq!(rig.values().len(), sizes.len());
+}
+
+/// Without a smaller buffer a block stays where it is.
+#[test]
+fn a_block_that_finds_no_smaller_buffer_keeps_its_own() {
+    let mut rig = Rig::created(config());
+    rig.append(&value(0, 10)).expect("room");
+    rig.pool.limit = Some(rig.pool.out());
+    rig.seal();
+    rig.run();
+    assert_eq!(rig.log.durable_end(), BlockNo(1));
+    assert_eq!(rig.values(), [value(0, 10)]);
 }

@@ -2,7 +2,8 @@
 //!
 //! It owns one buffer of the full size of a block and fills it from behind the header on. Batches
 //! are copied in, never changed but for the leader's half of their headers. Not durable, not in the
-//! log. When it is sealed its buffer becomes the block. Read `log.rs` for the rules of sealing.
+//! log. When it is sealed its buffer becomes the block; a block that fills less than half of it
+//! moves into a smaller one. Read `log.rs` for the rules of sealing.
 
 use super::config::Config;
 use super::index::Tail;
@@ -161,7 +162,23 @@ impl OpenBlock {
         (base_offset, tick)
     }
 
-    /// Completes the block: its header and its padding.
+    /// The buffer that the sealed block lies in. It is kept until the block is durable, not recent
+    /// any more and sent to everybody: half-empty ones would keep many times what they hold. If the
+    /// pool has no smaller one, this one does.
+    fn fitting(&self, buffers: &mut dyn Buffers) -> BufferId {
+        let len = self.padded();
+        if 2 * len > buffers.bytes(self.buffer).len() {
+            return self.buffer;
+        }
+        let Some(smaller) = buffers.take(len) else {
+            return self.buffer;
+        };
+        buffers.copy(self.buffer, 0..self.used, smaller, 0);
+        smaller
+    }
+
+    /// Completes the block: its header and its padding. If it moved into another buffer than the
+    /// open block's, that one is the caller's to give back.
     pub(super) fn seal(
         self,
         tail: &Tail,
@@ -188,9 +205,10 @@ impl OpenBlock {
             last_tick: self.last_tick,
             first_in_segment,
         };
-        let bytes = buffers.bytes_mut(self.buffer);
+        let buffer = self.fitting(buffers);
+        let bytes = buffers.bytes_mut(buffer);
         bytes[self.used..padded(self.used)].fill(0);
         header.header_crc = block::write_header(bytes, &header);
-        (header, self.buffer)
+        (header, buffer)
     }
 }

@@ -228,12 +228,17 @@ impl Options {
         self.faults.contains(&fault)
     }
 
+    /// Bytes of the buffer that any block fits into.
+    fn largest_block(&self) -> usize {
+        padded(self.max_block_bytes.max(self.max_batch_bytes + 128))
+    }
+
     /// Bytes of buffers that a node lends at a time: as a core of the engine does.
     pub fn pool_bytes(&self) -> usize {
         let needs = limits::BufferNeeds {
             logs: 1,
             nodes: self.members,
-            block_bytes: padded(self.max_batch_bytes + 128),
+            block_bytes: self.largest_block(),
             write_depth: self.write_depth,
             credit_bytes: self.link.initial_credit_bytes as usize,
         };
@@ -243,7 +248,7 @@ impl Options {
 
     /// Bytes of buffers that one node's settings add up to, at most.
     pub fn memory_bound(&self) -> usize {
-        let largest = padded(self.max_batch_bytes + 128);
+        let largest = self.largest_block();
         // Recent blocks kept for the links, and what is handed to each connection.
         let links = limits::RECENT_BYTES + self.members * limits::LINK_QUEUE_BYTES;
         // Blocks in flight to the disk, the open one, one being made, the checkpoint.

@@ -6,13 +6,14 @@
 //! several seeds.
 
 use super::checker::memory_held;
+use super::disk_options::DiskOptions;
 use super::options::{Fault, Options};
 use super::report::Report;
 use super::rng::{Chance, Rng};
 use super::trace::Trace;
 use super::verdict::{Checked, Name, Verdict, ensure};
 use super::world::World;
-use millrace::limits::{LINK_QUEUE_BYTES, RECENT_BYTES};
+use millrace::limits::{INITIAL_CREDIT, INITIAL_CREDIT_BYTES, LINK_QUEUE_BYTES, RECENT_BYTES};
 use millrace::shard::status::Role;
 use millrace::types::Level;
 use millrace::wire::body::Channel;
@@ -269,10 +270,16 @@ pub fn thousand_resets(seed: u64, trace: Traced) -> Result<Report, Verdict> {
 }
 
 /// A follower stands still under load for a long time; the others go on, the leader holds no more
-/// than its bound for that link, far less than it took in, and the follower catches up.
+/// than its bound for that link, far less than it took in, and the follower catches up. Blocks fill
+/// little of what a block may take, and credit allows more than the bound.
 pub fn stopped_follower(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    const BLOCK: usize = 1 << 20;
     let mut options = busy();
     options.fault_phase_us = 8_000_000;
+    options.max_block_bytes = BLOCK;
+    options.disk = DiskOptions::sound(8 * BLOCK as u64);
+    options.link.initial_credit = INITIAL_CREDIT;
+    options.link.initial_credit_bytes = INITIAL_CREDIT_BYTES;
     let mut world = world(seed, options, trace)?;
     world.wait_for_leader()?;
     world.pause_for(SECOND, 8_000_000);
@@ -285,7 +292,8 @@ pub fn stopped_follower(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     })?;
     let taken = world.log_bytes() - from;
     let most = world.most_bytes(LEADER);
-    let bound = RECENT_BYTES + LINK_QUEUE_BYTES + (2 << 20);
+    // The open block, one read again for the link, one beyond its queue, appends under way.
+    let bound = RECENT_BYTES + LINK_QUEUE_BYTES + 4 * BLOCK;
     ensure(taken > 2 * bound, Name::Stuck, || {
         format!("only {taken} bytes were appended")
     })?;
