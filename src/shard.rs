@@ -14,6 +14,7 @@ mod clients;
 pub mod config;
 pub mod event;
 mod links;
+mod loading;
 mod reads;
 pub mod status;
 mod view;
@@ -36,9 +37,10 @@ use appends::PendingAppend;
 use clients::Clients;
 pub use config::{LinkConfig, ShardConfig};
 pub use event::{Action, Event, Notice, Part, Request};
+use loading::Loading;
 use reads::{Read, WaitingRead};
 pub use status::{Counters, Following, LinkStatus, LinkView, Role, ShardStatus};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use view::View;
 
 /// A run of blocks in a buffer, with its headers.
@@ -58,8 +60,8 @@ pub struct Shard {
     /// A client took an answer, left, or got none after all.
     room_came: bool,
     actions: VecDeque<Action>,
-    /// Loads from disk under way, by number.
-    loads: BTreeMap<u64, Purpose>,
+    /// Loads from disk under way.
+    loads: Loading,
     last_request: u64,
     /// Saves asked for by `replica`, with what the log calls them.
     saves: VecDeque<(SaveId, SaveToken)>,
@@ -101,7 +103,7 @@ impl Shard {
             answers: Answers::default(),
             room_came: false,
             actions: VecDeque::new(),
-            loads: BTreeMap::new(),
+            loads: Loading::default(),
             last_request: 0,
             saves: VecDeque::new(),
             stash: None,
@@ -387,7 +389,7 @@ impl Shard {
             }
             LogOutput::Loaded { request, result } => self.on_loaded(now, request, result, buffers),
             LogOutput::Found { request, result } => {
-                if let Some(Purpose::Find(client)) = self.loads.remove(&request) {
+                if let Some(Purpose::Find(client)) = self.loads.end(request) {
                     match result {
                         Ok(found) => {
                             let offset = found.unwrap_or(self.committed_offset);

@@ -196,7 +196,7 @@ impl Shard {
         match self.log.load(id, From::Block(run.from), run.end, max_bytes) {
             Load::Now(loaded) => self.send_run(now, &run, &loaded, buffers),
             Load::Later => {
-                self.loads.insert(id, Purpose::Run(run));
+                self.loads.begin(id, Purpose::Run(run));
             }
             Load::NotHeld => self.replica.run_sent(now, run.connection, (&[], 0)),
         }
@@ -238,11 +238,7 @@ impl Shard {
     }
 
     pub(super) fn load_fetch(&mut self, fetch: ServeFetch) {
-        let fetches = self
-            .loads
-            .values()
-            .filter(|load| matches!(load, Purpose::Fetch(_)));
-        if fetches.count() >= limits::MAX_NODES {
+        if self.loads.fetches() >= limits::MAX_NODES {
             // An opening leader asks once and waits: whoever asks so often gets nothing.
             return self.send_fetch(&fetch, None);
         }
@@ -254,7 +250,7 @@ impl Shard {
         {
             Load::Now(loaded) => self.send_fetch(&fetch, Some(&loaded)),
             Load::Later => {
-                self.loads.insert(id, Purpose::Fetch(fetch));
+                self.loads.begin(id, Purpose::Fetch(fetch));
             }
             Load::NotHeld => self.send_fetch(&fetch, None),
         }

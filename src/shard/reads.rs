@@ -136,7 +136,7 @@ impl Shard {
         match self.log.load(id, From::Offset(read.offset), bound, 1) {
             Load::Now(loaded) => self.answer_read(waiting, &loaded, buffers),
             Load::Later => {
-                self.loads.insert(id, Purpose::Read(waiting));
+                self.loads.begin(id, Purpose::Read(waiting));
             }
             Load::NotHeld => self.reply_error(request, Code::NotReady, [0; 2]),
         }
@@ -210,10 +210,7 @@ impl Shard {
         result: Result<Loaded, ReadError>,
         buffers: &mut dyn Buffers,
     ) {
-        let purpose = self
-            .loads
-            .remove(&request)
-            .expect("every load has its purpose");
+        let purpose = self.loads.end(request).expect("every load has its purpose");
         match (&result, purpose) {
             // Trimmed meanwhile, or cut: looked at again.
             (Err(ReadError::NotHeld), Purpose::Read(read))
@@ -270,19 +267,9 @@ impl Shard {
         let wal = &self.config.wal;
         let block = wal.max_block_bytes.max(wal.max_batch_bytes + BLOCK_HEADER);
         let most = block.next_power_of_two();
-        let (mut all, mut own) = (0, 0);
-        for purpose in self.loads.values() {
-            let Purpose::Read(read) = purpose else {
-                continue;
-            };
-            all += most;
-            own += if read.request.connection == connection {
-                most
-            } else {
-                0
-            };
-        }
-        self.answers.have_room(connection, most, (all, own))
+        let (all, own) = self.loads.reads(connection);
+        let loading = (all * most, own * most);
+        self.answers.have_room(connection, most, loading)
     }
 
     /// Serves the reads that wait for records which may be there now; only what waits for the open
@@ -305,7 +292,7 @@ impl Shard {
             return self.reply_error(request, Code::Overloaded, most);
         }
         let id = self.next_request();
-        self.loads.insert(id, Purpose::Find(request));
+        self.loads.begin(id, Purpose::Find(request));
         self.log.find(id, timestamp, self.replica.high_watermark());
     }
 }
