@@ -12,7 +12,7 @@ mod status;
 
 use clap::{Args, Parser, Subcommand};
 use millrace::admin;
-use millrace::config::{Config, ConfigError, Overrides, load};
+use millrace::config::{Config, ConfigError, Overrides, Value, list, load};
 use millrace::runtime::{self, ServeOptions};
 use std::io::Write;
 use std::path::PathBuf;
@@ -80,7 +80,7 @@ struct Serve {
 }
 
 impl ConfigArguments {
-    fn load(&self) -> Result<Config, ConfigError> {
+    fn overrides(&self) -> Result<Overrides, ConfigError> {
         let mut set = Vec::new();
         for text in &self.set {
             let Some((key, value)) = text.split_once('=') else {
@@ -99,17 +99,22 @@ impl ConfigArguments {
         ] {
             set.extend(value.map(|value| (key.to_owned(), value)));
         }
-        let overrides = Overrides {
+        Ok(Overrides {
             file: self.config.clone(),
             set,
             nodes: self.nodes.clone(),
-        };
-        let texts = std::env::vars_os();
-        let texts = texts.filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        });
-        load(&overrides, texts)
+        })
     }
+
+    fn load(&self) -> Result<Config, ConfigError> {
+        load(&self.overrides()?, environment())
+    }
+}
+
+/// The environment as far as it is text.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    let texts = std::env::vars_os();
+    texts.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 /// Why a subcommand did not do what it was asked.
@@ -143,6 +148,9 @@ fn say(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{line}")
 }
 
+/// Milliseconds that a flag may name at most: 49 days, which every clock can add.
+const MS_MOST: u64 = u32::MAX as u64;
+
 /// A node's address as a flag gives it: host and port.
 fn node_address(text: &str) -> Result<String, String> {
     let port = text.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
@@ -157,8 +165,10 @@ pub fn run() -> ExitCode {
     runtime::abort_on_panic();
     // Wrong arguments are printed by the parser, which exits with 2.
     let arguments = Arguments::parse();
-    if !matches!(arguments.command, Command::Serve(_)) {
-        log::start_of_command();
+    if !matches!(arguments.command, Command::Serve(_))
+        && let Err(error) = log::start_of_command()
+    {
+        return ended(Err(error.into()));
     }
     if !matches!(arguments.command, Command::Serve(_) | Command::Append(_)) {
         // Whoever reads the output may stop reading. (A node ignores that, and an append still
@@ -175,6 +185,10 @@ pub fn run() -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::Config(arguments) => print_config(&arguments),
     };
+    ended(done)
+}
+
+fn ended(done: Result<ExitCode, Failure>) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(Failure::Input(text)) => {
@@ -195,21 +209,35 @@ fn serve(arguments: &Serve) -> Result<ExitCode, Failure> {
     let config = arguments.config.load()?;
     // Before the first thread: all of them inherit it.
     runtime::block_signals();
-    let _flushes = log::start(config.node.log);
+    let _flushes = log::start(config.node.log)?;
     let admin = admin::bind(&config)?;
     let start = |board| admin.map_or(Ok(()), |admin| admin.start(board));
     Ok(runtime::serve(config, options, start)?)
 }
 
+/// Prints every key, of what is no whole configuration too; then what is wrong with it is told.
 fn print_config(arguments: &ConfigArguments) -> Result<ExitCode, Failure> {
-    let config = arguments.load()?;
-    for value in &config.values {
-        let left = format!("{} = {}", value.key, value.text);
-        say(format_args!("{left:<56} # {}", value.source))?;
-    }
+    let config = match arguments.load() {
+        Ok(config) => config,
+        Err(error) => {
+            // What cannot even be listed has that same error.
+            let values = list(&arguments.overrides()?, environment()).unwrap_or_default();
+            print_values(&values)?;
+            return Err(error.into());
+        }
+    };
+    print_values(&config.values)?;
     say(format_args!(
         "# fingerprint of the cluster facts: {:08x}",
         config.fingerprint()
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn print_values(values: &[Value]) -> std::io::Result<()> {
+    for value in values {
+        let left = format!("{} = {}", value.key, value.text);
+        say(format_args!("{left:<56} # {}", value.source))?;
+    }
+    Ok(())
 }

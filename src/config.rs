@@ -19,7 +19,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use keys::KEYS;
-pub use layers::{Overrides, load};
+pub use layers::{Overrides, list, load};
 
 /// A finished configuration: every value checked, alone and against the others.
 #[derive(Clone, Debug)]

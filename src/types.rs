@@ -6,10 +6,12 @@
 
 mod buckets;
 mod lent;
+mod whole;
 
 pub use buckets::Buckets;
 use core::fmt;
 pub use lent::Lent;
+pub use whole::whole;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident, $inner:ty) => {

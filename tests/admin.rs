@@ -350,6 +350,15 @@ fn what_each_link_takes_is_told() {
 }
 
 fn paused_from_either_side(set: &Set) {
+    // The two ports of a node are easily taken for each other.
+    let mut command = millrace();
+    command.args(["link", "pause", "2", "--node", &set.admin(0)]);
+    let output = finish(command);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for word in [&set.admin(0)[..], "HTTP", "node.admin", "node.address"] {
+        assert!(said.contains(word), "{word} is not in {said}");
+    }
     let (code, said) = set.link(0, "resume", 2);
     assert!(
         code == Some(0) && said.contains("were not paused"),

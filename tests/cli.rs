@@ -239,3 +239,31 @@ fn bad_values_are_bad_input() {
         }
     }
 }
+
+#[test]
+fn numbers_beyond_any_are_refused_with_flag_value_and_range() {
+    let huge = "99999999999999999999";
+    let node = ["--node", "127.0.0.1:1"];
+    for (name, flag, range) in [
+        ("read", "--from", "from 0 to 18446744073709551615"),
+        ("read", "--shard", "from 0 to 65535"),
+        ("read", "--timeout-ms", "from 1 to 4294967295"),
+        ("append", "--in-flight", "from 1 to 64"),
+        ("append", "--linger-ms", "from 0 to 4294967295"),
+    ] {
+        let mut command = millrace();
+        command.arg(name).args(node).args([flag, huge]);
+        ends(&command.output().unwrap(), 2, &[flag, huge, range]);
+    }
+    let mut command = millrace();
+    command.args(["link", "pause", huge, "--node", "127.0.0.1:1"]);
+    let words = ["PEER", huge, "from 1 to 4294967295"];
+    ends(&command.output().unwrap(), 2, &words);
+    let mut command = millrace();
+    command.args(["check", "--seconds", huge]);
+    ends(
+        &command.output().unwrap(),
+        2,
+        &["--seconds", huge, "from 1 to 600"],
+    );
+}

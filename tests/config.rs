@@ -173,3 +173,98 @@ fn contradictions_name_both_keys() {
         refuses(config(&place, more), &words);
     }
 }
+
+#[test]
+fn numbers_that_nothing_can_hold_are_refused_with_their_range() {
+    let place = Place::new();
+    let huge = "99999999999999999999";
+    let words = ["log.write_depth = 99999999999999999999", "from 1 to 64"];
+    refuses(config(&place, &format!("write_depth = {huge}\n")), &words);
+    let mut command = config(&place, "");
+    command.args(["--set", &format!("log.write_depth={huge}")]);
+    refuses(command, &words);
+    let mut command = config(&place, "");
+    command.env("MILLRACE_LOG_WRITE_DEPTH", huge);
+    refuses(command, &words);
+    let mut command = config(&place, "");
+    command.args(["--node-id", huge]);
+    refuses(
+        command,
+        &["node.id = 99999999999999999999", "to 4294967295"],
+    );
+    let mut command = config(&place, "");
+    command.args(["--nodes", &format!("{huge}=127.0.0.1:7100")]);
+    refuses(command, &["cluster.nodes[0].id = 9999", "to 4294967295"]);
+    refuses(
+        config(&place, &format!("[cores]\ncpus = [0, {huge}]\n")),
+        &["cores.cpus = 99999999999999999999", "from 0 to 4095"],
+    );
+}
+
+#[test]
+fn the_list_of_nodes_is_no_value_of_a_key() {
+    let place = Place::new();
+    let words = ["cluster.nodes", "[[cluster.nodes]]", "--nodes ID=HOST:PORT"];
+    let mut command = config(&place, "");
+    command.args(["--set", "cluster.nodes=1=127.0.0.1:7100"]);
+    refuses(command, &words);
+    let mut command = config(&place, "");
+    command.env("MILLRACE_CLUSTER_NODES", "1=127.0.0.1:7100");
+    refuses(command, &["MILLRACE_CLUSTER_NODES", words[1], words[2]]);
+}
+
+#[test]
+fn without_a_cluster_every_key_is_printed_all_the_same() {
+    let mut command = millrace();
+    command.args(["config", "--set", "link.preset=wan"]);
+    command.env("MILLRACE_LOG_WRITE_DEPTH", "3");
+    let output = finish(command);
+    let (said, error) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("cluster.id = (not set)"), "{error}");
+    let keys: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    let all = millrace::config::KEYS.iter().map(|key| key.name);
+    assert_eq!(keys, all.chain(["cluster.nodes"]).collect::<Vec<_>>());
+    for (start, source) in [
+        (
+            "log.write_depth = 3 ",
+            "# variable MILLRACE_LOG_WRITE_DEPTH",
+        ),
+        ("link.rpc_timeout_ms = 15000 ", "# preset wan"),
+        ("log.segment_bytes = 67108864 ", "# default"),
+        ("cluster.nodes = none ", "# default"),
+    ] {
+        let line = said.lines().find(|line| line.starts_with(start));
+        assert!(
+            line.is_some_and(|line| line.ends_with(source)),
+            "{start}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_level_of_the_log_that_is_none_is_refused() {
+    let place = Place::new();
+    let words = ["off, error, warn, info, debug, trace", "MODULE=LEVEL"];
+    for level in ["nonsense", "info,nonsense", "millrace=loud", "info,"] {
+        let mut command = config(&place, "");
+        command.env("MILLRACE_LOG", level);
+        let named = format!("MILLRACE_LOG = {level}");
+        refuses(command, &[&named, words[0], words[1]]);
+    }
+    let mut command = millrace();
+    command
+        .arg("serve")
+        .arg("--config")
+        .arg(place.write_config(1, ""));
+    command.env("MILLRACE_LOG", "verbose");
+    refuses(command, &words);
+    for level in ["debug", "WARN", "info,glommio=error", "off", ""] {
+        let mut command = config(&place, "");
+        command.env("MILLRACE_LOG", level);
+        assert_eq!(finish(command).status.code(), Some(0), "{level}");
+    }
+}

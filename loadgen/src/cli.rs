@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use millrace::types::whole;
 
 use crate::Failure;
 use crate::lab;
@@ -87,7 +88,7 @@ struct TamperArgs {
     #[arg(long, group = "change")]
     swap: bool,
     /// In the log of this shard [default: the first that has such a record]
-    #[arg(long)]
+    #[arg(long, value_parser = whole(0, u16::MAX))]
     shard: Option<u16>,
 }
 
@@ -97,7 +98,7 @@ struct WaitArgs {
     #[arg(long, required = true, value_delimiter = ',')]
     nodes: Vec<String>,
     /// Give up after so many seconds
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = 30, value_parser = whole(0, u64::MAX))]
     seconds: u64,
 }
 
@@ -107,10 +108,10 @@ struct ProxyArgs {
     #[arg(long, required = true, value_delimiter = ',', value_parser = parse_route)]
     route: Vec<Route>,
     /// How late each direction of a connection between nodes is, milliseconds
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = whole(0, 3_600_000))]
     delay_ms: u64,
     /// Cut the oldest data connection between nodes every so many milliseconds
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = whole(1, 3_600_000))]
     cut_every_ms: Option<u64>,
 }
 

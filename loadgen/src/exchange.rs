@@ -49,6 +49,9 @@ pub fn request(stream: &mut TcpStream, body: &Body) -> io::Result<(Body, Vec<u8>
     stream.write_all(&body.encode(0, LogId::default(), 0))?;
     let mut head = [0; FRAME_HEADER];
     stream.read_exact(&mut head)?;
+    if head.starts_with(b"HTTP/") {
+        return Err(io::Error::other(frame::IS_HTTP));
+    }
     let header = frame::read_header(&head).map_err(broken)?;
     let mut rest = vec![0; header.body_len + header.payload_len];
     stream.read_exact(&mut rest)?;

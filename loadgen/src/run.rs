@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 use millrace::client::codec::Codec;
-use millrace::limits::{BATCH_HEADER, CLIENT_IN_FLIGHT};
-use millrace::types::{Level, ShardId};
+use millrace::limits::{BATCH_HEADER, CLIENT_IN_FLIGHT, MAX_BUFFER_BYTES};
+use millrace::types::{Level, ShardId, whole};
 use millrace::wire::body::MetadataOk;
 use millrace::wire::record;
 
@@ -45,10 +45,10 @@ pub struct RunArgs {
     #[arg(long, default_value = "quorum")]
     pub level: String,
     /// Bytes of a record's value, at least 96 of json, 16 of the others
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = whole(0, MAX_BUFFER_BYTES))]
     pub record_bytes: usize,
     /// Records in a batch
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = whole(0, u32::MAX))]
     pub batch_records: u32,
     /// What the values look like
     #[arg(long, value_enum, default_value_t)]
@@ -57,25 +57,25 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t)]
     pub codec: CodecName,
     /// Give every record one of so many keys, on the shard crc32(key) % shards [default: no keys]
-    #[arg(long)]
+    #[arg(long, value_parser = whole(0, u32::MAX))]
     pub key_count: Option<u32>,
     /// Which of its shard's keys a record gets
     #[arg(long, value_enum, default_value_t)]
     pub key_choice: KeyChoice,
     /// Connections, spread over the shards [default: 16, or the number of shards if it is larger]
-    #[arg(long)]
+    #[arg(long, value_parser = whole(0, u32::MAX))]
     pub connections: Option<u32>,
     /// Batches that one connection may have unanswered
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = whole(0, usize::MAX))]
     pub in_flight: usize,
     /// Records a second over all connections (open loop), or max (closed loop)
     #[arg(long, default_value = "max")]
     pub rate: Rate,
     /// Shards to write to, separated by commas [default: all]
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = whole(0, u16::MAX))]
     pub shards: Vec<u16>,
     /// After how long a node answers that an append's outcome is unknown, milliseconds
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 10_000, value_parser = whole(0, u32::MAX))]
     pub timeout_ms: u32,
     /// Where to write what became of every batch
     #[arg(long)]
@@ -88,13 +88,13 @@ pub struct RunArgs {
     #[arg(long)]
     pub acks: Option<PathBuf>,
     /// Seed of the payloads' texts
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole(0, u64::MAX))]
     pub seed: u64,
     /// A directory on the nodes' disk: end early, as if the time were over, before it is full
     #[arg(long)]
     pub disk: Option<PathBuf>,
     /// CPU to pin the executor to
-    #[arg(long)]
+    #[arg(long, value_parser = whole(0, usize::MAX))]
     pub cpu: Option<usize>,
     /// Processes of the nodes, id=pid separated by commas, for CPU time, memory and bytes written
     #[arg(long, value_delimiter = ',', value_parser = parse_pid)]

@@ -5,12 +5,12 @@
 //! after the first that failed or is unknown nothing more is sent. What is left of the input is
 //! counted as failed. Batches, retries and connections are the client's, see `client/producing.rs`.
 
-use super::{Failure, node_address};
+use super::{Failure, MS_MOST, node_address};
 use clap::{Args, ValueEnum};
 use millrace::client::driver::blocking::{Pending, Producer};
 use millrace::client::driver::{Ack, ClientError, ProducerConfig};
 use millrace::client::{Codec, Failure as Refused, NewRecord};
-use millrace::types::Level;
+use millrace::types::{Level, whole};
 use std::collections::VecDeque;
 use std::io::{self, BufRead, ErrorKind, Write};
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "HOST:PORT", value_parser = node_address)]
     node: String,
     /// The shard.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = whole(0, u16::MAX))]
     shard: u16,
     /// The key of all records; it says which shard they go to.
     #[arg(long, conflicts_with = "shard")]
@@ -41,19 +41,19 @@ pub(super) struct Arguments {
     #[arg(long)]
     level: Option<String>,
     /// How long one batch may take, milliseconds.
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 10_000, value_parser = whole(1_u32, u32::MAX))]
     timeout_ms: u32,
     /// How batches are stored.
     #[arg(long, value_enum, default_value_t = Stored::None)]
     codec: Stored,
     /// Records of a batch at most.
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 1000, value_parser = whole(1_u32, u32::MAX))]
     batch_records: u32,
     /// How long a batch waits for further lines, milliseconds.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole(0, MS_MOST))]
     linger_ms: u64,
     /// Batches in flight at most; never more than 5 of one shard.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 8, value_parser = whole(1_u32, 64))]
     in_flight: u32,
 }
 

@@ -9,6 +9,7 @@ use clap::Args;
 use millrace::config::{Config, ConfigError};
 use millrace::runtime::disk_check::{self, DiskSpeed};
 use millrace::runtime::{identity, preflight};
+use millrace::types::whole;
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     disk: bool,
     /// How long to measure.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    #[arg(long, default_value_t = 5, value_parser = whole(1_u64, 600))]
     seconds: u64,
     /// Print JSON.
     #[arg(long)]

@@ -7,6 +7,7 @@
 use super::{Failure, node_address, say};
 use clap::{Args, Subcommand};
 use millrace::client::driver::blocking::Client;
+use millrace::types::whole;
 use serde_json::Value;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -34,8 +35,10 @@ enum Action {
 #[derive(Args, Debug)]
 struct Target {
     /// The other node's id.
+    #[arg(value_parser = whole(1, u32::MAX))]
     peer: u32,
-    /// The node to ask; it needs node.admin and node.admin_control.
+    /// The node to ask, at its port for clients (node.address). It names its HTTP port (node.admin)
+    /// by itself, and needs one, and node.admin_control.
     #[arg(long, value_name = "HOST:PORT", value_parser = node_address)]
     node: String,
 }

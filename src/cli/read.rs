@@ -4,11 +4,11 @@
 //! `--to` and `--follow` it ends where the log ends. The node asked is the one given, so that a
 //! follower's copy can be read as well as the leader's.
 
-use super::{Failure, node_address};
+use super::{Failure, MS_MOST, node_address};
 use clap::{Args, ValueEnum};
 use millrace::client::driver::ReaderConfig;
 use millrace::client::driver::blocking::Reader;
-use millrace::types::{OriginId, ReadLevel};
+use millrace::types::{OriginId, ReadLevel, whole};
 use millrace::wire::record::Record;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -21,22 +21,23 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "HOST:PORT", value_parser = node_address)]
     node: String,
     /// The shard.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = whole(0, u16::MAX))]
     shard: u16,
     /// Whose records: the node at which they were appended (mesh); default: those of the node
     /// asked. In a set there is one origin, the cluster.
-    #[arg(long)]
+    #[arg(long, value_parser = whole(0, u32::MAX))]
     origin: Option<u32>,
     /// First offset; default: the first one that the log keeps.
-    #[arg(long)]
+    #[arg(long, value_parser = whole(0, u64::MAX))]
     from: Option<u64>,
     /// Begin at the first record whose time is not below this one, microseconds since the Unix
     /// epoch.
     #[arg(long, value_name = "MICROSECONDS", conflicts_with = "from")]
+    #[arg(value_parser = whole(0, u64::MAX))]
     from_time: Option<u64>,
     /// Offset before which to stop; default: the end of the log now. Without --follow a log that
     /// ends before it is a failure.
-    #[arg(long)]
+    #[arg(long, value_parser = whole(0, u64::MAX))]
     to: Option<u64>,
     /// Wait for more when the end is reached.
     #[arg(long)]
@@ -49,7 +50,7 @@ pub(super) struct Arguments {
     format: Format,
     /// How long connecting, and how long each request, may go without a useful answer,
     /// milliseconds. With --follow a log where nothing happens is no failure, however long.
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 10_000, value_parser = whole(1, MS_MOST))]
     timeout_ms: u64,
 }
 

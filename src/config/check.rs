@@ -3,7 +3,7 @@
 //! Turns a document into a [`Config`] or into the first refusal, which names the key (both keys of
 //! a contradiction), the value, the rule and the mend. Nothing is rounded or clamped (S-171).
 
-use super::file::{self, Document};
+use super::file::{self, Document, Whole};
 use super::{
     Cluster, Config, ConfigError, Cores, Kind, Link, Log, LogFormat, Node, NodeEntry, Retention,
 };
@@ -34,8 +34,11 @@ pub(super) fn config(document: Document) -> Checked<Config> {
 }
 
 /// A whole number within bounds; both ends belong to it.
-fn number(key: &str, value: i64, least: u64, most: u64) -> Checked<u64> {
-    let fits = u64::try_from(value).ok();
+fn number(key: &str, value: &Whole, least: u64, most: u64) -> Checked<u64> {
+    let fits = match value {
+        Whole::Held(value) => u64::try_from(*value).ok(),
+        Whole::Beyond(_) => None,
+    };
     let fits = fits.filter(|value| (least..=most).contains(value));
     fits.ok_or_else(|| {
         let rule = format!("must be from {least} to {most}");
@@ -43,8 +46,10 @@ fn number(key: &str, value: i64, least: u64, most: u64) -> Checked<u64> {
     })
 }
 
-fn or(key: &str, value: Option<i64>, default: u64, least: u64, most: u64) -> Checked<u64> {
-    value.map_or(Ok(default), |value| number(key, value, least, most))
+fn or(key: &str, value: &Option<Whole>, default: u64, least: u64, most: u64) -> Checked<u64> {
+    value
+        .as_ref()
+        .map_or(Ok(default), |value| number(key, value, least, most))
 }
 
 fn missing(key: &str, mend: &str) -> ConfigError {
@@ -52,7 +57,7 @@ fn missing(key: &str, mend: &str) -> ConfigError {
 }
 
 fn cluster(file: &file::Cluster) -> Checked<Cluster> {
-    let id = file.id.ok_or_else(|| {
+    let id = file.id.as_ref().ok_or_else(|| {
         missing(
             "cluster.id",
             "give all nodes of the cluster the same number",
@@ -66,7 +71,7 @@ fn cluster(file: &file::Cluster) -> Checked<Cluster> {
         Kind::Mesh => 1,
     };
     let most = limits::MAX_SHARDS as u64;
-    let shards = or("cluster.shards", file.shards, default, 1, most)?;
+    let shards = or("cluster.shards", &file.shards, default, 1, most)?;
     Ok(Cluster {
         id: OriginId(id as u32),
         kind,
@@ -99,7 +104,7 @@ fn nodes(list: &[file::NodeEntry]) -> Checked<Vec<NodeEntry>> {
     let mut found = BTreeMap::new();
     for (index, entry) in list.iter().enumerate() {
         let key = format!("cluster.nodes[{index}].id");
-        let id = NodeId(number(&key, entry.id, 1, u64::from(u32::MAX))? as u32);
+        let id = NodeId(number(&key, &entry.id, 1, u64::from(u32::MAX))? as u32);
         let key_address = format!("cluster.nodes[{index}].address");
         split_address(&key_address, &entry.address)?;
         if let Some((other, _)) = found.insert(id, (index, entry.address.clone())) {
@@ -126,7 +131,7 @@ pub(super) fn split_address<'a>(key: &str, address: &'a str) -> Checked<(&'a str
 }
 
 fn node(file: &file::Node, cluster: &Cluster) -> Checked<Node> {
-    let id = file.id.ok_or_else(|| {
+    let id = file.id.as_ref().ok_or_else(|| {
         missing(
             "node.id",
             "set it to this node's id in [[cluster.nodes]], or pass --node-id",
@@ -199,7 +204,7 @@ fn admin_port_is_free(node: &Node, cores: usize) -> Checked<()> {
 fn cores(file: &file::Cores) -> Checked<Cores> {
     let mut cpus = Vec::new();
     for cpu in file.cpus.iter().flatten() {
-        let cpu = number("cores.cpus", *cpu, 0, 4095)? as usize;
+        let cpu = number("cores.cpus", cpu, 0, 4095)? as usize;
         if cpus.contains(&cpu) {
             let rule = "one CPU carries one executor";
             return Err(ConfigError::new(
@@ -212,7 +217,7 @@ fn cores(file: &file::Cores) -> Checked<Cores> {
         cpus.push(cpu);
     }
     let default = cpus.len().max(1) as u64;
-    let count = or("cores.count", file.count, default, 1, 256)? as usize;
+    let count = or("cores.count", &file.count, default, 1, 256)? as usize;
     if file.cpus.is_some() && cpus.len() != count {
         let keys = "cores.count and cores.cpus";
         let value = format!("{count} and {} CPUs", cpus.len());
@@ -227,7 +232,7 @@ fn cores(file: &file::Cores) -> Checked<Cores> {
     Ok(Cores {
         count,
         cpus,
-        spin_us: or("cores.spin_us", file.spin_us, 0, 0, 1_000_000)?,
+        spin_us: or("cores.spin_us", &file.spin_us, 0, 0, 1_000_000)?,
     })
 }
 
@@ -237,10 +242,12 @@ fn retention(file: &file::Log, segment_bytes: u64) -> Checked<Retention> {
     let least = 2 * segment_bytes;
     let bytes = file
         .retention_bytes
+        .as_ref()
         .map(|bytes| number("log.retention_bytes", bytes, least, 1 << 50));
     let bytes = bytes.transpose()?;
     let age_s = file
         .retention_age_s
+        .as_ref()
         .map(|age_s| number("log.retention_age_s", age_s, 1, 100 * 366 * 86_400));
     let age_s = age_s.transpose()?;
     let keys = "log.retention, log.retention_bytes and log.retention_age_s";
@@ -278,14 +285,14 @@ fn log(file: &file::Log, link: &file::Link) -> Checked<Log> {
     let alignment = limits::DISK_ALIGNMENT as u64;
     let segment_bytes = or(
         "log.segment_bytes",
-        file.segment_bytes,
+        &file.segment_bytes,
         limits::SEGMENT_BYTES,
         1 << 20,
         1 << 34,
     )?;
     let block = or(
         "log.max_block_bytes",
-        file.max_block_bytes,
+        &file.max_block_bytes,
         limits::MAX_BLOCK_BYTES as u64,
         alignment,
         limits::MAX_BUFFER_BYTES as u64,
@@ -301,7 +308,7 @@ fn log(file: &file::Log, link: &file::Link) -> Checked<Log> {
     }
     let batch = or(
         "link.max_batch_bytes",
-        link.max_batch_bytes,
+        &link.max_batch_bytes,
         block - limits::BLOCK_HEADER as u64,
         limits::BATCH_HEADER as u64 + 1,
         (limits::MAX_BUFFER_BYTES - limits::BLOCK_HEADER) as u64,
@@ -324,14 +331,14 @@ fn log(file: &file::Log, link: &file::Link) -> Checked<Log> {
         max_block_records: records(file, link)?,
         write_depth: or(
             "log.write_depth",
-            file.write_depth,
+            &file.write_depth,
             limits::WRITE_DEPTH as u64,
             1,
             64,
         )? as usize,
         batch_timeout_ms: or(
             "log.batch_timeout_ms",
-            file.batch_timeout_ms,
+            &file.batch_timeout_ms,
             limits::BATCH_TIMEOUT_MS,
             1,
             60_000,
@@ -346,12 +353,12 @@ fn records(file: &file::Log, link: &file::Link) -> Checked<u32> {
     let default = u64::from(limits::MAX_BLOCK_RECORDS);
     let one = or(
         "log.max_block_records",
-        file.max_block_records,
+        &file.max_block_records,
         default,
         1,
         most,
     )?;
-    let other = or("link.max_batch_size", link.max_batch_size, one, 1, most)?;
+    let other = or("link.max_batch_size", &link.max_batch_size, one, 1, most)?;
     if file.max_block_records.is_some() && one != other {
         let keys = "log.max_block_records and link.max_batch_size";
         let value = format!("{one} and {other}");
@@ -372,28 +379,28 @@ fn link(file: &file::Link) -> Checked<Link> {
         preset: file.preset.clone(),
         initial_credit: or(
             "link.initial_credit",
-            file.initial_credit,
+            &file.initial_credit,
             limits::INITIAL_CREDIT,
             1,
             most,
         )?,
         initial_credit_bytes: or(
             "link.initial_credit_bytes",
-            file.initial_credit_bytes,
+            &file.initial_credit_bytes,
             limits::INITIAL_CREDIT_BYTES,
             limits::DISK_ALIGNMENT as u64,
             1 << 30,
         )?,
         rpc_timeout_ms: or(
             "link.rpc_timeout_ms",
-            file.rpc_timeout_ms,
+            &file.rpc_timeout_ms,
             limits::RPC_TIMEOUT_MS,
             10,
             3_600_000,
         )?,
         retry_backoff_ms: or(
             "link.retry_backoff_ms",
-            file.retry_backoff_ms,
+            &file.retry_backoff_ms,
             limits::RETRY_BACKOFF_MS,
             1,
             3_600_000,

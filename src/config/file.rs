@@ -4,6 +4,59 @@
 //! which can name the key and the mend. Unknown keys of a file are refused in `source.rs`.
 
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use std::fmt;
+
+/// A whole number as it was written, however large: whether it is in range is for `check.rs` to
+/// say, by the name of its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Whole {
+    /// One that TOML can hold.
+    Held(i64),
+    /// The digits of one that it cannot.
+    Beyond(String),
+}
+
+/// Whether a text is a whole number that TOML cannot hold.
+pub(super) fn is_beyond(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    number && text.parse::<i64>().is_err()
+}
+
+impl fmt::Display for Whole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Whole::Held(number) => number.fmt(f),
+            Whole::Beyond(digits) => f.write_str(digits),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Whole, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = Whole;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a whole number")
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Whole, E> {
+                Ok(Whole::Held(number))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Whole, E> {
+                if is_beyond(text) {
+                    return Ok(Whole::Beyond(text.to_owned()));
+                }
+                Err(E::invalid_type(Unexpected::Str(text), &self))
+            }
+        }
+        from.deserialize_any(Number)
+    }
+}
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -18,7 +71,7 @@ pub(super) struct Document {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Node {
-    pub(super) id: Option<i64>,
+    pub(super) id: Option<Whole>,
     pub(super) data_dir: Option<String>,
     pub(super) address: Option<String>,
     pub(super) admin: Option<String>,
@@ -29,49 +82,49 @@ pub(super) struct Node {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Cluster {
-    pub(super) id: Option<i64>,
+    pub(super) id: Option<Whole>,
     pub(super) kind: Option<String>,
-    pub(super) shards: Option<i64>,
+    pub(super) shards: Option<Whole>,
     pub(super) nodes: Vec<NodeEntry>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NodeEntry {
-    pub(super) id: i64,
+    pub(super) id: Whole,
     pub(super) address: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Cores {
-    pub(super) count: Option<i64>,
-    pub(super) cpus: Option<Vec<i64>>,
-    pub(super) spin_us: Option<i64>,
+    pub(super) count: Option<Whole>,
+    pub(super) cpus: Option<Vec<Whole>>,
+    pub(super) spin_us: Option<Whole>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Log {
-    pub(super) segment_bytes: Option<i64>,
-    pub(super) max_block_bytes: Option<i64>,
-    pub(super) max_block_records: Option<i64>,
-    pub(super) write_depth: Option<i64>,
-    pub(super) batch_timeout_ms: Option<i64>,
+    pub(super) segment_bytes: Option<Whole>,
+    pub(super) max_block_bytes: Option<Whole>,
+    pub(super) max_block_records: Option<Whole>,
+    pub(super) write_depth: Option<Whole>,
+    pub(super) batch_timeout_ms: Option<Whole>,
     pub(super) sync: Option<String>,
     pub(super) retention: Option<String>,
-    pub(super) retention_bytes: Option<i64>,
-    pub(super) retention_age_s: Option<i64>,
+    pub(super) retention_bytes: Option<Whole>,
+    pub(super) retention_age_s: Option<Whole>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Link {
     pub(super) preset: Option<String>,
-    pub(super) initial_credit: Option<i64>,
-    pub(super) initial_credit_bytes: Option<i64>,
-    pub(super) max_batch_size: Option<i64>,
-    pub(super) max_batch_bytes: Option<i64>,
-    pub(super) rpc_timeout_ms: Option<i64>,
-    pub(super) retry_backoff_ms: Option<i64>,
+    pub(super) initial_credit: Option<Whole>,
+    pub(super) initial_credit_bytes: Option<Whole>,
+    pub(super) max_batch_size: Option<Whole>,
+    pub(super) max_batch_bytes: Option<Whole>,
+    pub(super) rpc_timeout_ms: Option<Whole>,
+    pub(super) retry_backoff_ms: Option<Whole>,
 }

@@ -4,7 +4,7 @@
 //! wherever it came from. A number with two names is one number here too: the name given in a
 //! higher layer takes the place of the other one. What the values mean is `check.rs`'s.
 
-use super::file::Document;
+use super::file::{Document, is_beyond};
 use super::keys::{KEYS, Key, NODES, variable};
 use super::{Config, ConfigError, Source, Value, check, presets, source};
 use std::collections::BTreeMap;
@@ -30,6 +30,25 @@ pub fn load(
     overrides: &Overrides,
     environment: impl Iterator<Item = (String, String)>,
 ) -> Result<Config, ConfigError> {
+    let layers = lay_all(overrides, environment)?;
+    let document = layers.document()?;
+    let mut config = check::config(document)?;
+    config.values = layers.values(Some(&config));
+    Ok(config)
+}
+
+/// Every key with its value and its source, whether or not they make up a configuration.
+pub fn list(
+    overrides: &Overrides,
+    environment: impl Iterator<Item = (String, String)>,
+) -> Result<Vec<Value>, ConfigError> {
+    Ok(lay_all(overrides, environment)?.values(None))
+}
+
+fn lay_all(
+    overrides: &Overrides,
+    environment: impl Iterator<Item = (String, String)>,
+) -> Result<Layers, ConfigError> {
     let mut layers = Layers::default();
     if let Some(path) = &overrides.file {
         (layers.table, layers.sources) = source::read(path)?;
@@ -40,6 +59,9 @@ pub fn load(
         }
     }
     for (name, text) in &overrides.set {
+        if name == NODES {
+            return Err(no_scalar(&format!("--set {NODES}"), text));
+        }
         let Some(key) = KEYS.iter().find(|key| key.name == name) else {
             return Err(unknown(name, text));
         };
@@ -49,10 +71,7 @@ pub fn load(
         layers.lay(NODES, nodes(&overrides.nodes)?, Source::Flag)?;
     }
     layers.lay_preset()?;
-    let document = layers.document()?;
-    let mut config = check::config(document)?;
-    config.values = layers.values(&config);
-    Ok(config)
+    Ok(layers)
 }
 
 #[derive(Debug, Default)]
@@ -128,14 +147,16 @@ impl Layers {
         })
     }
 
-    /// Every key as it is in force.
-    fn values(&self, config: &Config) -> Vec<Value> {
-        let shown = |name: &str| match name {
-            "node.address" => Some(format!("{:?}", config.node.address)),
-            "cluster.shards" => Some(config.cluster.shards.to_string()),
-            "cores.count" => Some(config.cores.count.to_string()),
-            "link.max_batch_bytes" => Some(config.log.max_batch_bytes.to_string()),
-            name if NAMES_OF_ONE.contains(&name) => Some(config.log.max_block_records.to_string()),
+    /// Every key as it is in force; what follows from others only in a finished configuration.
+    fn values(&self, config: Option<&Config>) -> Vec<Value> {
+        let shown = |name: &str| match (name, config?) {
+            ("node.address", config) => Some(format!("{:?}", config.node.address)),
+            ("cluster.shards", config) => Some(config.cluster.shards.to_string()),
+            ("cores.count", config) => Some(config.cores.count.to_string()),
+            ("link.max_batch_bytes", config) => Some(config.log.max_batch_bytes.to_string()),
+            (name, config) if NAMES_OF_ONE.contains(&name) => {
+                Some(config.log.max_block_records.to_string())
+            }
             _ => None,
         };
         let source = |key: &str| {
@@ -154,9 +175,15 @@ impl Layers {
                 source: source(key.name),
             }
         };
-        let nodes = config.cluster.nodes.iter().map(|entry| Value {
+        let entries = config.map_or(&[][..], |config| &config.cluster.nodes);
+        let finished = entries
+            .iter()
+            .map(|entry| format!("{{ id = {}, address = {:?} }}", entry.id, entry.address));
+        let raw = lookup(&self.table, NODES).map_or("none".to_owned(), toml::Value::to_string);
+        let raw = config.is_none().then_some(raw);
+        let nodes = finished.chain(raw).map(|text| Value {
             key: NODES,
-            text: format!("{{ id = {}, address = {:?} }}", entry.id, entry.address),
+            text,
             source: source(NODES),
         });
         KEYS.iter().map(value).chain(nodes).collect()
@@ -197,7 +224,7 @@ fn insert(table: &mut Table, name: &str, value: toml::Value) -> Result<(), Confi
     Ok(())
 }
 
-/// A value as TOML would read it; what TOML does not read is a string.
+/// A value as TOML would read it; what TOML does not read, or not hold, is a string.
 fn scalar(text: &str) -> toml::Value {
     let parsed: Result<Table, _> = format!("value = {text}").parse();
     let parsed = parsed.ok().and_then(|mut table| table.remove("value"));
@@ -210,6 +237,9 @@ fn key_of_variable(name: &str, text: &str) -> Result<Option<&'static str>, Confi
         return Ok(Some(key.name));
     }
     let sections = ["NODE", "CLUSTER", "CORES", "LOG", "LINK"];
+    if name == variable(NODES) {
+        return Err(no_scalar(name, text));
+    }
     let ours = sections
         .iter()
         .any(|section| name.starts_with(&format!("MILLRACE_{section}_")));
@@ -225,17 +255,26 @@ fn unknown(name: &str, text: &str) -> ConfigError {
     ConfigError::new(name, text, rule, "see `millrace config` for the list")
 }
 
+/// The one key that is no single value.
+fn no_scalar(name: &str, text: &str) -> ConfigError {
+    let rule = "the list of nodes is set in the file or by --nodes only";
+    let mend = "write [[cluster.nodes]] with id and address for each node, or pass \
+                --nodes ID=HOST:PORT once for each";
+    ConfigError::new(name, text, rule, mend)
+}
+
 fn nodes(list: &[String]) -> Result<toml::Value, ConfigError> {
     let entry = |text: &String| {
         let parts = text.split_once('=');
-        let parts = parts.and_then(|(id, address)| Some((id.parse::<i64>().ok()?, address)));
+        let whole = |id: &&str| id.parse::<i64>().is_ok() || is_beyond(id);
+        let parts = parts.filter(|(id, _)| whole(id));
         let Some((id, address)) = parts else {
             let rule = "must be ID=HOST:PORT";
             let mend = "write for example --nodes 1=127.0.0.1:7000";
             return Err(ConfigError::new("--nodes", text, rule, mend));
         };
         let mut table = Table::new();
-        table.insert("id".to_owned(), id.into());
+        table.insert("id".to_owned(), scalar(id));
         table.insert("address".to_owned(), address.into());
         Ok(toml::Value::from(table))
     };

@@ -3,12 +3,14 @@
 //! Unknown sections and keys are refused here, while their line is known. Types and values are
 //! looked at later, together with those of the other layers.
 
+use super::file::is_beyond;
 use super::keys::{KEYS, NODES};
 use super::{ConfigError, Source};
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 use toml::Table;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeTable, DeValue, Deserializer};
 
 /// The table of a file, and the line of every key in it.
 pub(super) fn read(path: &Path) -> Result<(Table, BTreeMap<&'static str, Source>), ConfigError> {
@@ -21,7 +23,7 @@ pub(super) fn read(path: &Path) -> Result<(Table, BTreeMap<&'static str, Source>
         let rule = format!("line {line} is no TOML: {}", error.message());
         ConfigError::new("--config", &name, rule, "correct that line")
     };
-    let parsed = DeTable::parse(&text).map_err(no_toml)?;
+    let mut parsed = DeTable::parse(&text).map_err(no_toml)?;
     let mut sources = BTreeMap::new();
     for (section, keys) in parsed.get_ref() {
         let line = line_of(&text, section.span().start);
@@ -52,8 +54,28 @@ pub(super) fn read(path: &Path) -> Result<(Table, BTreeMap<&'static str, Source>
             return Err(ConfigError::new(&**section, value, rule, mend));
         }
     }
-    let table = text.parse().map_err(no_toml)?;
+    parsed
+        .get_mut()
+        .iter_mut()
+        .for_each(|(_, value)| keep_digits(value.get_mut()));
+    let table = Table::deserialize(Deserializer::from(parsed)).map_err(no_toml)?;
     Ok((table, sources))
+}
+
+/// Keeps the digits of each number that TOML cannot hold, so that it is refused by its key.
+fn keep_digits(value: &mut DeValue<'_>) {
+    match value {
+        DeValue::Integer(number) if is_beyond(number.as_str()) => {
+            *value = DeValue::String(number.to_string().into());
+        }
+        DeValue::Array(values) => values
+            .iter_mut()
+            .for_each(|value| keep_digits(value.get_mut())),
+        DeValue::Table(table) => table
+            .iter_mut()
+            .for_each(|(_, value)| keep_digits(value.get_mut())),
+        _ => {}
+    }
 }
 
 /// The number of the line that holds the byte at `position`, counted from 1.

@@ -29,6 +29,11 @@ pub const VERSION: u8 = 1;
 pub const UNKNOWN_KIND: u8 = 0;
 const HEADER_CRC: usize = 8;
 
+/// What is wrong with an answer that begins with `HTTP/`, which no frame does: it would be longer
+/// than any.
+pub const IS_HTTP: &str = "it answers in HTTP, as a node does at node.admin; its port for clients \
+                           is that of node.address";
+
 /// The facts of a frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {

@@ -6,6 +6,7 @@
 
 #![allow(dead_code)]
 
+pub mod loadgen;
 pub mod ports;
 
 use std::fs;

@@ -6,13 +6,13 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Once;
+use std::process::{Child, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
 use crate::cluster::{Cluster, die_with_us, end, signal, tail, wait_for, wait_until};
+use crate::node::loadgen::loadgen;
 use crate::node::{finish, text};
 
 /// Batches that one connection may have unanswered.
@@ -235,40 +235,4 @@ pub fn verify(cluster: &Cluster, run: &Run) -> Value {
         assert!(node["compared_bytes"].as_u64() > Some(0), "{said}");
     }
     verdict
-}
-
-/// The load generator: the one beside the node's binary, built if nobody did, or `LOADGEN_BIN`.
-fn loadgen() -> Command {
-    static BUILT: Once = Once::new();
-    if let Some(path) = std::env::var_os("LOADGEN_BIN") {
-        return Command::new(path);
-    }
-    let path = Path::new(env!("CARGO_BIN_EXE_millrace")).with_file_name("loadgen");
-    BUILT.call_once(|| {
-        if !path.exists() {
-            build(&path);
-        }
-    });
-    Command::new(path)
-}
-
-fn build(path: &Path) {
-    let folder = path.parent().expect("a folder");
-    let profile = folder.file_name().and_then(|name| name.to_str());
-    let profile = match profile.expect("the folder of a profile") {
-        "debug" => "dev",
-        other => other,
-    };
-    let mut command = Command::new(env!("CARGO"));
-    command
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args(["build", "--workspace", "--bin", "loadgen"])
-        .args(["--profile", profile, "--target-dir"])
-        .arg(folder.parent().expect("the build directory"));
-    let status = command.status().expect("cargo runs");
-    assert!(
-        status.success() && path.exists(),
-        "{}: not built",
-        path.display()
-    );
 }

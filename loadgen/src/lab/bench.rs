@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use millrace::types::whole;
 use serde::Serialize;
 
 use super::cases::{CASES, Case, Run, Standing};
@@ -34,7 +35,7 @@ pub struct BenchArgs {
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Run every case so many times; the median counts
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, default_value_t = 1, value_parser = whole(1_u32, 100))]
     repeat: u32,
     /// Seconds to measure
     #[arg(long, default_value_t = 20.0)]

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use millrace::limits::{INITIAL_CREDIT, INITIAL_CREDIT_BYTES};
+use millrace::types::whole;
 use serde::Serialize;
 
 use super::cluster::{Cluster, PEER_PORTS, Setup};
@@ -44,10 +45,10 @@ pub struct ReconnectArgs {
     place: Place,
     /// Connections to cut
     #[arg(long, default_value_t = 1_000)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(value_parser = whole(1_u32, 100_000))]
     cuts: u32,
     /// Milliseconds from one cut to the next
-    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, default_value_t = 40, value_parser = whole(1_u64, 10_000))]
     every_ms: u64,
     /// Where to write all figures
     #[arg(long)]

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use millrace::limits::INITIAL_CREDIT_BYTES;
+use millrace::types::whole;
 use serde::Serialize;
 
 use super::cluster::{Cluster, Setup};
@@ -44,11 +45,11 @@ pub struct StallArgs {
     #[command(flatten)]
     place: Place,
     /// Seconds that the follower is stopped
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(12..=3600))]
+    #[arg(long, default_value_t = 60, value_parser = whole(12_u64, 3600))]
     seconds: u64,
     /// Records of 1 KiB a second
     #[arg(long, default_value_t = 50_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    #[arg(value_parser = whole(100_u64, 1_000_000))]
     rate: u64,
     /// Where to write all figures
     #[arg(long)]

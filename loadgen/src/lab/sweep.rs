@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use millrace::types::whole;
 use serde::Serialize;
 
 use super::cluster::{Cluster, Setup};
@@ -28,34 +29,34 @@ pub struct SweepArgs {
     #[command(flatten)]
     place: Place,
     /// Cores of each node (cores.count)
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = whole(0, u16::MAX))]
     cores: Vec<u16>,
     /// Records in a client's batch
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = whole(0, u64::MAX))]
     batch_records: Vec<u64>,
     /// Bytes at which a block closes (log.max_block_bytes)
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = whole(0, u64::MAX))]
     batch_bytes: Vec<u64>,
     /// Longest wait in the open block, milliseconds (log.batch_timeout_ms)
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = whole(0, u64::MAX))]
     batch_timeout: Vec<u64>,
     /// Writes of one log in flight (log.write_depth)
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = whole(0, u64::MAX))]
     write_depth: Vec<u64>,
     /// Nodes of each cluster
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
+    #[arg(long, default_value_t = 3, value_parser = whole(1_u16, 9))]
     nodes: u16,
     /// Shards of each cluster [default: the number of nodes]
-    #[arg(long)]
+    #[arg(long, value_parser = whole(0, u16::MAX))]
     shards: Option<u16>,
     /// Bytes of a record's value
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = whole(0, u64::MAX))]
     record_bytes: u64,
     /// Records a second (open loop), or max (closed loop)
     #[arg(long, default_value = "max")]
     rate: crate::schedule::Rate,
     /// Connections
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = whole(0, u64::MAX))]
     connections: u64,
     /// Seconds to measure each point
     #[arg(long, default_value_t = 5.0)]
@@ -70,7 +71,7 @@ pub struct SweepArgs {
     #[arg(long, default_value_t = 50.0)]
     p99_ms: f64,
     /// Seconds that the whole may take
-    #[arg(long, default_value_t = 900)]
+    #[arg(long, default_value_t = 900, value_parser = whole(0, u64::MAX))]
     limit_s: u64,
     /// Where to write all figures
     #[arg(long)]

@@ -5,7 +5,7 @@
 //! [`Producer`] and a [`Reader`] are shells over it. [`Client`] asks one node what it is and how it
 //! is.
 
-use super::frames::{Frame, Frames, READ_BYTES};
+use super::frames::{Frames, READ_BYTES};
 use super::setup::{Clock, messages, seeds};
 use super::{Ack, ClientError, Message, ProducerConfig, ReaderConfig};
 use crate::client::{
@@ -494,7 +494,8 @@ impl Client {
         let protocol = PROTOCOL;
         let (body, _) = ask(&mut stream, address, 1, &Metadata { protocol }.into())?;
         let Body::MetadataOk(cluster) = body else {
-            return Err(ClientError::Protocol("no answer to Metadata"));
+            let what = "no answer to Metadata";
+            return Err(ClientError::Protocol(address.to_owned(), what));
         };
         Ok(Client {
             stream,
@@ -513,10 +514,12 @@ impl Client {
     pub fn status(&mut self) -> Result<String, ClientError> {
         self.asked += 1;
         let question = Body::from(Status {});
+        let bad = |what| ClientError::Protocol(self.address.clone(), what);
         match ask(&mut self.stream, &self.address, self.asked, &question)? {
-            (Body::StatusOk(_), payload) => String::from_utf8(payload.into())
-                .map_err(|_| ClientError::Protocol("status is no text")),
-            _ => Err(ClientError::Protocol("no answer to Status")),
+            (Body::StatusOk(_), payload) => {
+                String::from_utf8(payload.into()).map_err(|_| bad("status is no text"))
+            }
+            _ => Err(bad("no answer to Status")),
         }
     }
 }
@@ -533,7 +536,8 @@ fn ask(
     stream.write_all(&head).map_err(fail)?;
     let (mut frames, mut bytes) = (Frames::default(), vec![0; READ_BYTES]);
     loop {
-        if let Some((_, body, payload)) = next_frame(&mut frames)? {
+        let bad = |what| ClientError::Protocol(address.to_owned(), what);
+        if let Some((_, body, payload)) = frames.next().map_err(bad)? {
             return match body {
                 Body::Error(error) => Err(ClientError::Failed(Failure::Refused {
                     code: crate::wire::code::Code::from_number(error.code),
@@ -547,8 +551,4 @@ fn ask(
             count => frames.feed(&bytes[..count]),
         }
     }
-}
-
-fn next_frame(frames: &mut Frames) -> Result<Option<Frame>, ClientError> {
-    frames.next().map_err(ClientError::Protocol)
 }

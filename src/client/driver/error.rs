@@ -27,8 +27,8 @@ pub enum ClientError {
     #[error("{0}: {1}; mend: look whether the node runs and can be reached")]
     Io(String, #[source] io::Error),
     /// The other side does not speak this protocol.
-    #[error("not a millrace node: {0}; mend: correct the address")]
-    Protocol(&'static str),
+    #[error("{0} is no place for clients of millrace: {1}; mend: correct the address")]
+    Protocol(String, &'static str),
     /// A setting that no session can work with.
     #[error("{0}: {1}; mend: {2}")]
     Setting(&'static str, &'static str, &'static str),

@@ -67,6 +67,9 @@ impl Frames {
         let Some(head) = self.bytes.first_chunk::<FRAME_HEADER>() else {
             return Ok(None);
         };
+        if head.starts_with(b"HTTP/") {
+            return Err(frame::IS_HTTP);
+        }
         let header = frame::read_header(head).map_err(|_| "a frame that is too long")?;
         let Some(body) = self.bytes[FRAME_HEADER..].get(..header.body_len) else {
             return Ok(None);

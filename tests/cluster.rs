@@ -1,0 +1,106 @@
+//! `scripts/cluster` as a user runs it: what it says is so, and what fails is shown.
+//!
+//! Nodes are those of the script, stopped by the script. Read `scripts/cluster --help` first.
+
+mod node;
+
+use node::{finish, loadgen::loadgen, ports, text};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A cluster of the script. What runs of it ends with the test.
+struct Cluster {
+    folder: tempfile::TempDir,
+    base_port: u16,
+}
+
+struct Said {
+    code: Option<i32>,
+    text: String,
+}
+
+impl Cluster {
+    fn new(nodes: u16) -> Cluster {
+        let below = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        Cluster {
+            folder: tempfile::tempdir_in(below).expect("a temporary directory"),
+            // Node i listens 100 * i above this one.
+            base_port: ports::reserve(100 * nodes + 1) - 1,
+        }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.folder.path().join("cluster")
+    }
+
+    fn address(&self, node: u16) -> String {
+        format!("127.0.0.1:{}", self.base_port + 100 * node)
+    }
+
+    fn script(&self, words: &[&str]) -> Said {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut command = Command::new(root.join("scripts/cluster"));
+        command
+            .args(words)
+            .arg("--dir")
+            .arg(self.dir())
+            .env("MILLRACE_BIN", env!("CARGO_BIN_EXE_millrace"))
+            .env("LOADGEN_BIN", loadgen().get_program());
+        let output = finish(command);
+        Said {
+            code: output.status.code(),
+            text: text(&output.stdout) + &text(&output.stderr),
+        }
+    }
+
+    fn up(&self, words: &[&str]) -> Said {
+        let port = self.base_port.to_string();
+        let settings = ["--base-port", &port, "--set", "log.segment_bytes=4194304"];
+        self.script(&[&["up"], words, &settings].concat())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.script(&["down"]);
+    }
+}
+
+impl Said {
+    fn is(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, Some(code), "{}", self.text);
+        for word in words {
+            assert!(self.text.contains(word), "no `{word}` in: {}", self.text);
+        }
+    }
+}
+
+#[test]
+fn a_node_that_dies_at_its_start_is_not_said_to_be_started() {
+    let cluster = Cluster::new(1);
+    cluster.up(&["1"]).is(0, &["every log led"]);
+    cluster.script(&["kill", "1"]).is(0, &["killed"]);
+    let other = TcpListener::bind(cluster.address(1)).expect("the port is free");
+    let words = ["ended as soon as it was started", "node-1.log", "in use"];
+    cluster.script(&["start", "1"]).is(1, &words);
+    drop(other);
+    let file = cluster.dir().join("node-1.toml");
+    let good = std::fs::read_to_string(&file).expect("a configuration");
+    std::fs::write(&file, good.replace("[link]", "[link]\nsink = 1")).expect("written");
+    let words = ["ended as soon as it was started", "link.sink"];
+    cluster.script(&["start", "1"]).is(1, &words);
+    std::fs::write(&file, good).expect("written");
+    let address = cluster.address(1);
+    cluster
+        .script(&["start", "1"])
+        .is(0, &["node 1 started", &address]);
+    cluster.script(&["start", "1"]).is(1, &["runs already"]);
+}
+
+#[test]
+fn the_list_of_nodes_is_the_scripts_own() {
+    let cluster = Cluster::new(1);
+    let said = cluster.up(&["1", "--set", "cluster.nodes=[]"]);
+    said.is(2, &["cluster.nodes", "up N and --base-port"]);
+}
