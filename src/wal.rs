@@ -18,6 +18,7 @@ pub mod output;
 mod append;
 mod arrange;
 mod cut;
+mod cutting;
 mod facts;
 mod ids;
 mod index;
@@ -57,6 +58,7 @@ mod rig;
 #[cfg(test)]
 mod space_tests;
 
+pub use arrange::DAMAGE_MEND;
 pub use config::Config;
 pub use log::Log;
 pub use output::{

@@ -1,4 +1,4 @@
-//! The write path: batches into the open block, blocks into the log, a suffix out of it.
+//! The write path: batches into the open block, blocks into the log, a prefix out of it.
 //!
 //! A block is sealed when it is full, when no earlier block of its log is still on its way to the
 //! disk, or when its oldest append has waited `batch_timeout` and the disk has a place. So group
@@ -6,28 +6,19 @@
 //! here waits: what finds no room is refused and comes again. Read `writer.rs` for what is in
 //! flight.
 
-use super::arrange::MEND;
-use super::cut::{Cut, CutFlow, Sweep};
-use super::ids::Purpose;
-use super::index::{Index, Tail};
+use super::arrange::DAMAGE_MEND;
 use super::log::Log;
-use super::op::DiskOp;
 use super::open::{OpenBlock, Roll, buffer_len};
-use super::output::{AppendRefusal, Appended, CutDone, Output, State};
-use super::producers::{Producers, Sequence};
-use super::rebuild::Rebuild;
-use super::search::{Place, Search};
+use super::output::{AppendRefusal, Appended, Output, State};
+use super::producers::Sequence;
 use super::writer::Job;
 use crate::buffers::Buffers;
-use crate::faults::{self, Fault};
-use crate::limits::SEGMENT_HEADER;
-use crate::types::{BlockNo, BufferId, Epoch, FileId, Time};
+use crate::types::{BlockNo, BufferId, Epoch, Time};
 use crate::wire::batch::{self, ClientHalf};
 use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::LogStart;
 use crate::wire::producers::KnownBatch;
 use crate::wire::segment::SegmentHeader;
-use std::collections::VecDeque;
 
 impl Log {
     /// As leader: takes the batch in the first `len` bytes of `from` into the open block. The
@@ -127,7 +118,7 @@ impl Log {
         self.open = Some(open);
         self.latch(format!(
             "no tick above {tick} or no offset above {offset} is left: a node sent blocks with \
-             impossible numbers; mend: {MEND}"
+             impossible numbers; mend: {DAMAGE_MEND}"
         ));
         Err(AppendRefusal::Failed)
     }
@@ -314,191 +305,6 @@ impl Log {
         self.evict();
     }
 
-    /// Takes away every block from `from` on; an open block as well. `CutDone` follows, at once if
-    /// there is nothing to take, never if the log is closed.
-    pub fn cut(&mut self, from: BlockNo) {
-        if !matches!(self.state, State::Open | State::Stopping) {
-            return;
-        }
-        assert!(self.cut.is_none(), "one cut at a time");
-        assert!(
-            from >= self.index.start.block && from <= self.index.tail.next,
-            "a cut at {from} of a log that holds {} to {}",
-            self.index.start.block,
-            self.index.tail.next
-        );
-        assert!(
-            from >= self.committed || faults::active(Fault::TruncateBelowCommit),
-            "a cut at {from}, below the committed end {}",
-            self.committed
-        );
-        self.discard_open();
-        if from == self.index.tail.next {
-            self.say_cut(0);
-        } else {
-            self.cut = Some(Box::new(Cut::new(from)));
-        }
-    }
-
-    fn say_cut(&mut self, blocks: u64) {
-        self.outputs.push_back(Output::CutDone(CutDone {
-            log_end: self.index.tail.next,
-            end_offset: self.index.tail.end_offset,
-            blocks,
-        }));
-    }
-
-    pub(super) fn cut_op(&mut self, buffers: &mut dyn Buffers) -> Option<(DiskOp, Purpose)> {
-        loop {
-            let cut = self.cut.as_mut()?;
-            self.outputs.extend(cut.release(false).map(Output::Release));
-            let quiet = self.writer.is_idle()
-                && self.segments.is_quiet()
-                && !self.loads.is_reading()
-                && !self.trim_in_flight;
-            if cut.is_draining() && quiet {
-                let from = cut.from;
-                let search = self.search_from(from);
-                self.cut.as_mut()?.search(search);
-                continue;
-            }
-            match cut.poll(&mut self.ids, &mut self.saver, buffers) {
-                CutFlow::Op(op, purpose) => return Some((op, purpose)),
-                CutFlow::Wait => return self.save_op(buffers),
-                CutFlow::Found(search) => self.found_cut(&search),
-                CutFlow::Damaged(block) => {
-                    let text = format!("block {block} before the cut is damaged");
-                    self.fail(Purpose::Cut, &text);
-                    return None;
-                }
-                CutFlow::Done => {
-                    self.finish_cut();
-                    return None;
-                }
-            }
-        }
-    }
-
-    /// Searches from a block boundary at or before the last block that stays.
-    fn search_from(&self, from: BlockNo) -> Search {
-        let before = from.previous().filter(|_| from > self.index.start.block);
-        let block = before.unwrap_or(from);
-        let first = self.segments.index_of(block).expect("the log holds it");
-        let held = self.index.held(block).map(|held| held.position);
-        let spot = self.index.spot_of(block).map(|spot| spot.position);
-        let position = held.or(spot).unwrap_or(SEGMENT_HEADER as u64);
-        let places = self.segments.iter().skip(first).map(|one| Place {
-            file: one.file.expect("no roll is under way"),
-            len: one.end,
-        });
-        Search::new(self.config.log, from, places.collect(), position)
-    }
-
-    fn found_cut(&mut self, search: &Search) {
-        let cut = self.cut.as_mut().expect("it searched");
-        let marks = search.marks.iter().map(|mark| (mark.file, mark.position));
-        let gone = self.segments.iter().filter(|one| one.base() >= cut.from);
-        let files: Vec<FileId> = gone.filter_map(|one| one.file).collect();
-        let end = search.before.map(|(_, end)| end);
-        let sweep = end.and_then(|end| Sweep::behind(end, search, &files));
-        let goes_on = cut.anew.is_none() && !self.producers.is_empty();
-        let rebuild = goes_on.then(|| {
-            let segment = self.segments.of(cut.from).expect("the log holds it");
-            let place = Place {
-                file: segment.file.expect("no roll is under way"),
-                len: segment.end,
-            };
-            let none = Producers::new(buffer_len(&self.config));
-            Rebuild::new(self.config.log, place, segment.base(), cut.from, none)
-        });
-        cut.found(marks.collect(), files, sweep, rebuild);
-        cut.before = search.before;
-    }
-
-    fn finish_cut(&mut self) {
-        let mut cut = self.cut.take().expect("it is done");
-        let buffers: Vec<_> = core::iter::from_fn(|| cut.release(true)).collect();
-        self.outputs
-            .extend(buffers.into_iter().map(Output::Release));
-        if self.state == State::Recovering {
-            return;
-        }
-        if let Some(start) = cut.anew {
-            return self.begin_anew(start);
-        }
-        let from = cut.from;
-        let held = self.index.tail_before(from);
-        let tail = held.or_else(|| cut.before.map(|(header, _)| Tail::behind(&header)));
-        let held = from.previous().and_then(|block| self.index.held(block));
-        let end = held.map(|held| held.position + held.padded_len() as u64);
-        let end = end.or_else(|| cut.before.map(|(_, end)| end));
-        let (Some(tail), end) = (tail, end.unwrap_or(SEGMENT_HEADER as u64)) else {
-            let text = format!("the block before {from} cannot be read");
-            return self.fail(Purpose::Cut, &text);
-        };
-        let blocks = self.index.tail.next.0 - from.0;
-        if let Some(producers) = cut.producers.take()
-            && !faults::active(Fault::KeepCutProducers)
-        {
-            self.producers = producers;
-        }
-        self.index.cut(tail);
-        self.segments.cut(from, end);
-        self.writer.cut(from, tail.end_offset);
-        self.committed = self.committed.min(from);
-        self.loads.begin_anew();
-        let released = self.recent.cut(from);
-        self.outputs
-            .extend(released.into_iter().map(Output::Release));
-        self.say_cut(blocks);
-    }
-
-    /// As follower: everything held goes, and the log begins anew, empty, at `start`, which its
-    /// leader's log begins with. The start is saved before the first file goes. `CutDone` follows,
-    /// never if the log is closed.
-    pub fn reset(&mut self, start: LogStart) {
-        if !matches!(self.state, State::Open | State::Stopping) {
-            return;
-        }
-        assert!(self.cut.is_none(), "one cut at a time");
-        assert!(
-            start.block > self.committed,
-            "a log with {} blocks committed does not begin anew at {}",
-            self.committed,
-            start.block
-        );
-        self.discard_open();
-        // What lies behind the new start would contradict it: it goes first.
-        let from = start.block.min(self.index.tail.next);
-        let mut cut = match self.segments.is_empty() {
-            true => Cut::of(from, Vec::new(), Vec::new(), None),
-            false => Cut::new(from),
-        };
-        cut.anew = Some(start);
-        self.cut = Some(Box::new(cut));
-    }
-
-    fn begin_anew(&mut self, start: LogStart) {
-        let blocks = self.index.tail.next.0 - self.index.start.block.0;
-        let files = self.segments.clear();
-        let save = self.saver.last_wanted();
-        let (_, going) = self.trims.get_or_insert_with(|| (save, VecDeque::new()));
-        going.extend(files);
-        self.index = Index::new(start);
-        self.producers = Producers::new(buffer_len(&self.config));
-        self.writer.cut(start.block, start.offset);
-        self.committed = start.block;
-        self.loads.begin_anew();
-        let released = self.recent.cut(BlockNo(0));
-        self.outputs
-            .extend(released.into_iter().map(Output::Release));
-        self.outputs.push_back(Output::Durable {
-            end: start.block,
-            offset: start.offset,
-        });
-        self.say_cut(blocks);
-    }
-
     /// Segments that lie below this block may be trimmed. A log that knows producers keeps its last
     /// committed block, so that no cut takes its last segment, and with it what was known.
     pub(super) fn trim_end(&self) -> BlockNo {
@@ -510,11 +316,12 @@ impl Log {
     }
 
     /// Takes away whole segments below `to`, as far as they are durable and committed. The log
-    /// start is saved before the first file goes. While files of an earlier trim still go it does
-    /// nothing.
+    /// start is saved before the first file goes. While files of an earlier trim still go, or a cut
+    /// takes blocks away, it does nothing.
     pub fn trim(&mut self, to: BlockNo) {
         let to = to.min(self.trim_end());
-        if self.state != State::Open || self.trims.is_some() || self.cut.is_some() {
+        let cutting = self.cut.is_some() && !self.cut_waits();
+        if self.state != State::Open || self.trims.is_some() || cutting {
             return;
         }
         let Some(header) = self.segments.trim_point(to).map(|one| one.header) else {

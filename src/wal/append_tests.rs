@@ -223,19 +223,32 @@ proptest! {
 ///
 #[test]
 fn the_first_error_is_final() {
-    let errors = [Err(DiskError::Errno(5)), Err(DiskError::NoSpace), Ok(512)];
-    for error in errors {
+    let errors = [
+        (
+            Err(DiskError::Errno(5)),
+            "input/output error (errno 5); mend: see the kernel's log",
+        ),
+        (
+            Err(DiskError::Errno(30)),
+            "read-only (errno 30); mend: see the kernel's log",
+        ),
+        (Err(DiskError::NoSpace), "no space left; mend: free space"),
+        (
+            Ok(512),
+            "512 of 4096 bytes written; mend: see the kernel's log",
+        ),
+    ];
+    for (error, words) in errors {
         let mut rig = Rig::created(config());
         rig.append_durably(b"durable");
         rig.append(b"fails").expect("room");
         rig.append(b"waits").expect("room");
         rig.complete_with(0, error);
         assert_eq!(rig.log.state(), State::Failed);
-        assert!(
-            matches!(rig.outputs.last(), Some(Output::Failed(_))),
-            "{:?}",
-            rig.outputs
-        );
+        let Some(Output::Failed(said)) = rig.outputs.last() else {
+            panic!("{:?}", rig.outputs);
+        };
+        assert!(said.contains(words), "{said}");
         assert_eq!(rig.append(b"later"), Err(AppendRefusal::Failed));
         rig.drain();
         assert!(rig.pending.is_empty(), "the disk is not touched again");

@@ -18,9 +18,11 @@ use crate::wire::checkpoint::{Checkpoint, LogStart, Memory};
 use crate::wire::segment::{SegmentHeader, file_name};
 use std::collections::VecDeque;
 
-/// What mends damage.
-pub(super) const MEND: &str = "restore the file from a copy, or move the log's directory away and \
-    start the node as a new member";
+/// What mends damage. A member that gave up its log counts for no majority until the others have
+/// brought it up, so one more failure meanwhile may take what only the two of them held.
+pub const DAMAGE_MEND: &str = "restore the file from a copy; or, while every other member of the \
+    log is up and sound, move the log's directory away and restart the node, which is then brought \
+    up by the others (if another member has failed too, acknowledged records would be lost by it)";
 
 /// A file of the log's directory.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +58,7 @@ impl Found {
             position,
             block,
             rule,
-            mend: MEND,
+            mend: DAMAGE_MEND,
         }
     }
 }
@@ -224,7 +226,7 @@ fn check_first(chain: &Chain, start: &LogStart, known_end: BlockNo) -> Result<()
         position: 0,
         block: start.block,
         rule: rule.to_owned(),
-        mend: MEND,
+        mend: DAMAGE_MEND,
     };
     let Some((_, first)) = chain.first() else {
         if known_end > start.block {

@@ -6,7 +6,9 @@
 use super::config::Config;
 use super::log::Log;
 use super::output::{Common, Held, State};
-use crate::types::{BlockNo, BufferId, Epoch, Offset, Tick};
+use super::segments::Segment;
+use crate::limits::SEGMENT_HEADER;
+use crate::types::{BlockNo, BufferId, Epoch, Offset, Tick, padded};
 use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::{Checkpoint, LogStart};
 use crate::wire::producers::Producer;
@@ -166,5 +168,40 @@ impl Log {
     /// Offset behind the last record below `block_end`: for recent blocks and the log start.
     pub fn end_offset_of(&self, block_end: BlockNo) -> Option<Offset> {
         self.index.end_offset_of(block_end)
+    }
+
+    /// Padded bytes of the blocks from `from` on, and the tick of the first of them (0 if there is
+    /// none); none if the block is no longer held and does not begin a segment.
+    pub fn rest_from(&self, from: BlockNo) -> Option<(u64, Tick)> {
+        if from >= self.log_end() {
+            return Some((0, Tick(0)));
+        }
+        let place = |block: BlockNo| {
+            let held = self.index.held(block);
+            held.map(|held| (held.position, padded(held.used_len as usize) as u64))
+        };
+        let first = self.segments.index_of(from)?;
+        let all: Vec<&Segment> = self.segments.iter().skip(first).collect();
+        let one = all.first()?;
+        let (position, tick) = match self.index.held(from) {
+            Some(held) => (held.position, held.last_tick),
+            None if one.base() == from && one.first_tick > Tick(0) => {
+                (SEGMENT_HEADER as u64, one.first_tick)
+            }
+            None => return None,
+        };
+        // What is left unused at the end of a file that was sealed is no block.
+        let nexts = all.iter().skip(1).map(|next| next.base().previous());
+        let ends = nexts.map(|last| last.and_then(place).map(|(at, len)| at + len));
+        let ends = ends.chain([None]);
+        let used = all
+            .iter()
+            .zip(ends)
+            .map(|(one, end)| end.unwrap_or(one.end));
+        let headers = (all.len() * SEGMENT_HEADER) as u64;
+        Some((
+            used.sum::<u64>() + SEGMENT_HEADER as u64 - headers - position,
+            tick,
+        ))
     }
 }

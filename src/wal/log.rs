@@ -11,7 +11,7 @@ use super::cut::Cut;
 use super::ids::{Ids, Purpose};
 use super::index::Index;
 use super::loads::{Context, Goal, Loads};
-use super::op::{DiskError, DiskOp, DiskResult, FileEntry};
+use super::op::{DEVICE_MEND, DiskError, DiskOp, DiskResult, FileEntry};
 use super::open::{OpenBlock, buffer_len};
 use super::output::{From, Load, Output, SaveId, State};
 use super::pressure::Watched;
@@ -137,11 +137,14 @@ impl Log {
             (Purpose::Provide | Purpose::Name, Err(DiskError::NoSpace)) => {
                 self.segments.on_full(now);
             }
-            (purpose, Err(error)) => return self.fail(purpose, &error_text(error)),
+            (purpose, Err(error)) => return self.fail(purpose, &error.text()),
             (purpose, Ok(count)) => {
                 let short = count < waiting.expected && !faults::active(Fault::IgnoreShortWrite);
                 if short {
-                    let text = format!("{count} of {} bytes written", waiting.expected);
+                    let text = format!(
+                        "{count} of {} bytes written; mend: {DEVICE_MEND}",
+                        waiting.expected
+                    );
                     return self.fail(purpose, &text);
                 }
                 self.on_done(purpose, count, buffers);
@@ -264,6 +267,13 @@ impl Log {
         }
         if let Some(op) = self.writer.poll(&mut self.ids, &self.segments) {
             return Some(op);
+        }
+        if self.cut_waits() {
+            // What it waits for may need the space of a trimmed file.
+            if let Some(op) = self.trim_op() {
+                return Some(op);
+            }
+            self.give_up_cut();
         }
         if self.cut.is_some() {
             let op = self.cut_op(buffers);
@@ -524,12 +534,5 @@ impl Log {
             return;
         }
         self.loads.push(request, Goal::Time(timestamp), end, 0);
-    }
-}
-
-fn error_text(error: DiskError) -> String {
-    match error {
-        DiskError::Errno(errno) => format!("error {errno} of the device or file system"),
-        DiskError::NoSpace => "no space left".to_owned(),
     }
 }

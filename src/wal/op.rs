@@ -139,5 +139,29 @@ pub enum DiskError {
     NoSpace,
 }
 
+/// What mends a device or file system that fails.
+pub const DEVICE_MEND: &str = "see the kernel's log for the device's errors, mend or replace it, \
+    then restart the node";
+
+impl DiskError {
+    /// What it is, and the mend.
+    pub fn text(self) -> String {
+        let name = match self {
+            DiskError::NoSpace => {
+                return "no space left; mend: free space on the file system of node.data_dir, or \
+                        raise its quota, then restart the node"
+                    .to_owned();
+            }
+            DiskError::Errno(5) => "input/output error",
+            DiskError::Errno(30) => "the file system is read-only",
+            DiskError::Errno(_) => "an error of the device or file system",
+        };
+        let DiskError::Errno(errno) = self else {
+            unreachable!("told above");
+        };
+        format!("{name} (errno {errno}); mend: {DEVICE_MEND}")
+    }
+}
+
 /// What an operation answered: bytes for reads and writes, 0 for the others.
 pub type DiskResult = Result<usize, DiskError>;

@@ -325,9 +325,7 @@ fn a_missing_or_damaged_segment_is_refused() {
         assert!(found.file.starts_with(&format!("{base:020}")), "{found}");
         let mut disk = rig.disk.clone();
         disk.names.remove(&FileName::Segment(BlockNo(base)));
-        if base != 15 {
-            refusal(&Rig::recovered(config(), disk));
-        }
+        refusal(&Rig::recovered(config(), disk));
     }
     let mut disk = rig.disk.clone();
     let file = disk
@@ -336,6 +334,36 @@ fn a_missing_or_damaged_segment_is_refused() {
         .expect("it is there");
     disk.names.insert(FileName::Segment(BlockNo(16)), file);
     assert!(refusal(&Rig::recovered(config(), disk)).rule.contains("15"));
+}
+
+/// A file that ends before the blocks that existed closes the log, whichever it is and wherever it
+/// ends, though nobody reads that far at the start.
+///
+///
+#[test]
+fn a_file_that_was_cut_off_is_refused() {
+    let mut rig = log_of(40);
+    rig.stop();
+    let len = rig.disk.segment(0).len();
+    // Fifteen blocks of one unit lie behind the header; the newest file holds ten.
+    for (base, last) in [(0, 15), (15, 15), (30, 10)] {
+        for units in [0, 1, 2, 7, last] {
+            for more in [0, 1, 4095] {
+                let mut disk = rig.disk.clone();
+                let left = (4096 * units + more).min(len);
+                disk.segment(base).truncate(left);
+                let found = refusal(&Rig::recovered(config(), disk));
+                assert!(found.file.starts_with(&format!("{base:020}")), "{found}");
+                let gone = BlockNo(base + (units as u64).max(1) - 1);
+                assert_eq!(found.block, gone, "{units}: {found}");
+                assert!(found.mend.contains("every other member"), "{found}");
+            }
+        }
+        let mut disk = rig.disk.clone();
+        disk.segment(base).truncate(4096 * (last + 1));
+        let mut whole = Rig::recovered(config(), disk);
+        assert_eq!(whole.values().len(), 40, "no block is gone");
+    }
 }
 
 #[test]

@@ -329,3 +329,35 @@ fn a_file_goes_once_no_read_uses_it() {
     assert_eq!(rig.disk.segments(), [9]);
     assert!(!rig.disk.names.contains_key(&FileName::Segment(BlockNo(0))));
 }
+
+/// What a follower lacks is told in bytes and by the tick of its first block, also of blocks that
+/// memory knows no more but for where their segment begins; where it cannot know, not at all.
+#[test]
+fn the_rest_of_a_log_is_measured_or_not_known() {
+    let mut rig = Rig::created(config());
+    for number in 0..8 {
+        rig.append_durably(&value(number));
+    }
+    let block = rig.log.rest_from(BlockNo(7)).expect("held").0;
+    let first_tick = rig.log.held(BlockNo(0)).expect("held").last_tick;
+    let whole = Some((8 * block, first_tick));
+    assert_eq!(rig.log.rest_from(BlockNo(0)), whole);
+    assert_eq!(rig.log.rest_from(BlockNo(4)).expect("held").0, 4 * block);
+    assert_eq!(rig.log.rest_from(BlockNo(8)).expect("the end").0, 0);
+    let log = &mut rig.log;
+    log.note_committed(BlockNo(8));
+    rig.stop();
+    let rig = rig.restart();
+    assert!(
+        rig.log.held(BlockNo(1)).is_none(),
+        "recovery trusts what lies far below"
+    );
+    assert_eq!(rig.log.rest_from(BlockNo(1)), None);
+    let (bytes, tick) = rig
+        .log
+        .rest_from(BlockNo(0))
+        .expect("a segment begins there");
+    assert_eq!(tick, first_tick);
+    // Of a file that was sealed the unused end may count, less than a block's worth.
+    assert!((8 * block..10 * block).contains(&bytes), "{bytes}");
+}

@@ -5,7 +5,7 @@
 //! that one continues it, else it searches everything behind and lets the table in `recovery.rs`
 //! judge. It reads and never writes.
 
-use super::arrange::{Found, Layout, MEND};
+use super::arrange::{DAMAGE_MEND, Found, Layout};
 use super::config::Config;
 use super::cut::Sweep;
 use super::index::{Spot, Tail};
@@ -131,18 +131,39 @@ impl Scan {
             return Ok(false);
         };
         let header = header.filter(|header| tail.continued_by(header));
-        let Some(header) = header else {
-            let rule = "a block below scan_from is damaged or missing";
-            return Err(refuse(&found, position, tail.next, rule));
+        let end = |header: &BlockHeader| position + header.padded_len() as u64;
+        let Some(header) = header.filter(|header| end(header) <= found.entry.len) else {
+            let rule = match position + DISK_ALIGNMENT as u64 > found.entry.len {
+                true => format!(
+                    "the file has {} bytes and ends before blocks that existed, up to block {}",
+                    found.entry.len,
+                    next.base_block.0 - 1
+                ),
+                false => "a block below scan_from is damaged or missing".to_owned(),
+            };
+            return Err(refuse(&found, position, tail.next, &rule));
         };
         self.note_trusted(&header, segment.base_block, position);
-        self.phase = if header.epoch == next.prev_epoch {
+        self.phase = if header.epoch == next.prev_epoch && !self.lacks_blocks(at) {
             Phase::Trust(at + 1, None)
         } else {
-            let end = position + header.padded_len() as u64;
-            Phase::Trust(at, Some((end, Tail::behind(&header))))
+            Phase::Trust(at, Some((end(&header), Tail::behind(&header))))
         };
         Ok(true)
+    }
+
+    /// Whether a trusted file looks as if it did not hold all blocks up to the next one, so that
+    /// its headers are walked to the last one. It is shorter than a file beside it: files are set
+    /// aside at one length, so something may have cut it off; where `log.segment_bytes` was raised
+    /// the last one before looks so too. Or it cannot hold as many: a file behind it is missing.
+    fn lacks_blocks(&self, at: usize) -> bool {
+        let chain = &self.layout.chain;
+        let (found, segment) = &chain[at];
+        let blocks = chain[at + 1].1.base_block.0 - segment.base_block.0;
+        let least = (blocks + 1).saturating_mul(DISK_ALIGNMENT as u64);
+        let mut beside = chain[at.saturating_sub(1)..=at + 1].iter();
+        let len = found.entry.len;
+        len < least || beside.any(|(one, _)| one.entry.len > len)
     }
 
     fn note_trusted(&mut self, header: &BlockHeader, segment: BlockNo, position: u64) {
@@ -339,7 +360,7 @@ impl Scan {
                 position: 0,
                 block: from,
                 rule: rule.to_owned(),
-                mend: MEND,
+                mend: DAMAGE_MEND,
             },
         }
     }
@@ -415,6 +436,6 @@ fn refuse(found: &Found, position: u64, block: BlockNo, rule: &str) -> Refusal {
         position,
         block,
         rule: rule.to_owned(),
-        mend: MEND,
+        mend: DAMAGE_MEND,
     }
 }

@@ -251,6 +251,14 @@ impl Segments {
         self.list.iter().all(|one| one.named)
     }
 
+    /// Drops the segments that hold blocks from `from` on alone and have no file yet.
+    pub(super) fn drop_waiting(&mut self, from: BlockNo) {
+        let waits = |one: &Segment| one.file.is_none() && one.base() >= from;
+        while self.list.back().is_some_and(waits) {
+            self.list.pop_back();
+        }
+    }
+
     /// Drops every segment that holds blocks from `from` on alone, and says where the log now ends:
     /// `end` is the position behind the last block kept.
     pub(super) fn cut(&mut self, from: BlockNo, end: u64) {

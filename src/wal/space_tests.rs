@@ -186,14 +186,88 @@ fn a_follower_keeps_what_needs_a_file_until_there_is_one() {
     assert_eq!(follower.values(), leader.values());
 }
 
-/// Completes everything, with no space for any file but the first.
-fn run_full_but_first(rig: &mut Rig) {
+/// Completes everything, with no space for any file but so many.
+fn run_with_files(rig: &mut Rig, files: usize) {
     rig.drain();
     while !rig.pending.is_empty() {
-        let first = rig.disk.segments().is_empty();
-        match place_of(rig, is_provide).filter(|_| !first) {
+        let full = rig.disk.segments().len() >= files;
+        match place_of(rig, is_provide).filter(|_| full) {
             Some(at) => rig.complete_with(at, Err(DiskError::NoSpace)),
             None => rig.complete(0),
         }
     }
+}
+
+fn run_full_but_first(rig: &mut Rig) {
+    run_with_files(rig, 1);
+}
+
+/// A follower with nine blocks, three to a segment, and two files: the last segment waits for one.
+fn waiting_follower() -> Rig {
+    let mut leader = Rig::created(config());
+    for number in 0..9 {
+        leader.append_durably(&value(number));
+    }
+    let mut follower = Rig::created(config());
+    for block in 0..9 {
+        let blocks = leader.load(From::Block(BlockNo(block)), 1).expect("held");
+        follower.write_run(&blocks);
+        run_with_files(&mut follower, 2);
+    }
+    assert!(follower.log.is_full());
+    assert_eq!(follower.log.durable_end(), BlockNo(6));
+    follower.outputs.clear();
+    follower
+}
+
+fn cut_done(rig: &Rig) -> bool {
+    let done = |output: &Output| matches!(output, Output::CutDone(_));
+    rig.outputs.iter().any(done)
+}
+
+#[test]
+fn a_cut_needs_no_file_for_blocks_that_go() {
+    for from in [5, 6] {
+        let mut rig = waiting_follower();
+        rig.log.cut(BlockNo(from));
+        run_with_files(&mut rig, 2);
+        assert!(cut_done(&rig), "{:?}", rig.outputs);
+        let ends = (rig.log.log_end(), rig.log.durable_end());
+        assert_eq!(ends, (BlockNo(from), BlockNo(from)));
+        assert_eq!(rig.values().len() as u64, from);
+        let mut rig = rig.restart();
+        assert_eq!(rig.values().len() as u64, from);
+    }
+}
+
+/// One block that stays waits for the file: a trim makes room for it, and then the cut goes on.
+#[test]
+fn a_cut_that_waits_for_a_file_lets_trims_go_first() {
+    let mut rig = waiting_follower();
+    rig.log.cut(BlockNo(7));
+    run_with_files(&mut rig, 2);
+    assert!(!cut_done(&rig) && rig.log.is_cutting());
+    rig.log.note_committed(BlockNo(6));
+    rig.log.trim(BlockNo(3));
+    run_with_files(&mut rig, 2);
+    assert!(cut_done(&rig), "{:?}", rig.outputs);
+    assert_eq!(rig.log.log_start().block, BlockNo(3));
+    assert_eq!(rig.log.durable_end(), BlockNo(7));
+    assert_eq!(rig.disk.segments(), [3, 6]);
+    let mut rig = rig.restart();
+    assert_eq!(rig.values().len(), 4);
+}
+
+#[test]
+fn a_log_stops_on_a_full_disk_though_a_cut_waits() {
+    let mut rig = waiting_follower();
+    rig.log.cut(BlockNo(7));
+    rig.log.stop(rig.now, &mut rig.pool);
+    run_with_files(&mut rig, 2);
+    assert_eq!(rig.log.state(), State::Stopped);
+    assert_eq!(rig.pool.out(), 0, "every buffer was given back");
+    let mut rig = Rig::start(rig.config, rig.disk);
+    run_with_files(&mut rig, 2);
+    assert_eq!(rig.log.state(), State::Open);
+    assert_eq!(rig.values().len(), 6, "what was durable");
 }

@@ -93,6 +93,22 @@ impl Writer {
         self.issued = 0;
     }
 
+    /// Forgets the blocks from `from` on that the disk was not asked to write. A write that has
+    /// older blocks too stays.
+    pub(super) fn drop_from(&mut self, from: BlockNo) {
+        while self.jobs.len() > self.issued {
+            let before = self
+                .jobs
+                .len()
+                .checked_sub(2)
+                .map(|at| self.jobs[at].job.end);
+            if before.unwrap_or(self.durable_end) < from {
+                return;
+            }
+            self.jobs.pop_back();
+        }
+    }
+
     pub(super) fn push(&mut self, job: Job) {
         assert!(
             job.len as u64 <= WRITE_WINDOW,
