@@ -12,6 +12,7 @@ use millrace::client::driver::{ClientError, Message, ProducerConfig, ReaderConfi
 use millrace::client::{Codec, Failure, NewRecord};
 use millrace::types::{Level, ReadLevel};
 use node::{Node, PATIENCE, Place};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
@@ -26,8 +27,13 @@ struct One {
 
 impl One {
     fn start() -> One {
+        One::with("")
+    }
+
+    /// With more settings of the section `[log]`.
+    fn with(more: &str) -> One {
         let place = Place::new();
-        let config = place.write_config(1, "");
+        let config = place.write_config(1, more);
         let address = place.address();
         let node = Some(Node::start(&config, &address));
         One {
@@ -136,6 +142,24 @@ fn a_reader_begins_at_a_time() {
     let mut reader = one.reader(ReaderConfig::new(0).from_time_us(7001));
     let expected: Vec<String> = (8..20).map(|number| number.to_string()).collect();
     assert_eq!(values(&all(&mut reader)), expected);
+}
+
+/// A node whose blocks hold fewer records than the default says so, and batches are made to fit.
+#[test]
+fn batches_keep_to_the_clusters_number_of_records() {
+    let one = One::with("max_block_records = 50\n");
+    let producer = one.producer(&ProducerConfig::new().linger(Duration::from_secs(5)));
+    assert_eq!(producer.cluster().max_batch_records, 50);
+    let record = |number: u32| NewRecord::new(number.to_string()).shard(0);
+    let sent: Vec<_> = (0..120)
+        .map(|number| producer.send(record(number)).unwrap())
+        .collect();
+    producer.flush();
+    let batches: BTreeSet<u64> = sent
+        .into_iter()
+        .map(|one| one.wait().unwrap().batch.0)
+        .collect();
+    assert_eq!(batches, BTreeSet::from([0, 50, 100]));
 }
 
 /// A producer that is let go with records on their way, and without waiting for one of them.

@@ -29,7 +29,7 @@ pub struct ProducerOptions {
     /// How long a batch may take from its first record on, microseconds. Then it has failed, or its
     /// outcome is unknown.
     pub timeout_us: u64,
-    /// Records of a batch at most.
+    /// Records of a batch at most; the cluster's own bound holds too.
     pub max_batch_records: u32,
     /// Bytes of a batch at most, header included, before its codec; the cluster's own bound holds
     /// too.
@@ -125,6 +125,12 @@ impl<T> Producing<T> {
         self.options.max_batch_bytes.min(cluster)
     }
 
+    fn most_records(&self) -> u32 {
+        let known = self.hub.routes.cluster();
+        let cluster = known.map_or(MAX_BLOCK_RECORDS, |known| known.max_batch_records);
+        self.options.max_batch_records.min(cluster).max(1)
+    }
+
     /// Takes a record; its outcome comes with the token. Refused if it fits no batch, names no
     /// shard of the cluster, or nothing is sent any more. Call it once the cluster is known and
     /// while there is room.
@@ -144,7 +150,7 @@ impl<T> Producing<T> {
             None if record.key.is_empty() => self.turn,
             None => usize::from(shard_of_key(&record.key, shards).0),
         };
-        let records = self.options.max_batch_records.max(1);
+        let records = self.most_records();
         let fits = |open: &Open<T>| open.fits(record, records, most);
         let mut sealed = self.lanes[place]
             .open

@@ -19,6 +19,7 @@ fn known(by: u32, cores: [u16; 2]) -> MetadataOk {
         cluster: OriginId(9),
         default_level: 3,
         max_batch_bytes: 1 << 20,
+        max_batch_records: 1 << 18,
         nodes: vec![address(1, 100, cores[0]), address(2, 200, cores[1])],
         leaders: vec![NodeId(1), NodeId(2), NodeId(1)],
         epochs: vec![Epoch(1); 3],

@@ -21,6 +21,7 @@ fn session() -> Session {
         cluster: OriginId(9),
         default_level: 3,
         max_batch_bytes: 1 << 20,
+        max_batch_records: 1 << 18,
         nodes: vec![address(1, 100, 2), address(2, 200, 0)],
         leaders: vec![NodeId(1), NodeId(2), NodeId(1)],
         epochs: vec![Epoch(1); 3],

@@ -210,6 +210,7 @@ impl World {
             cluster: OriginId(9),
             default_level: 3,
             max_batch_bytes: 1 << 20,
+            max_batch_records: 1 << 18,
             nodes: (0..NODES).map(entry).collect(),
             leaders: leaders.collect(),
             epochs: vec![Epoch(1); self.leaders.len()],

@@ -356,6 +356,7 @@ fn metadata(core: &Core) -> MetadataOk {
         cluster: cluster.id,
         default_level: default_level.number(),
         max_batch_bytes: log.max_batch_bytes as u32,
+        max_batch_records: log.max_block_records,
         nodes: cluster.nodes.iter().map(address).collect(),
         leaders: logs.iter().map(|log| cluster.leader(*log)).collect(),
         epochs: logs.iter().map(epoch).collect(),

@@ -38,7 +38,7 @@ use crate::limits::{EPOCH_MAX, FRAME_HEADER, POSITION_MAX};
 use crate::types::{BlockNo, Epoch, LogId, NodeId, Offset, OriginId};
 
 /// Version of the protocol, exchanged in Hello and Metadata (S-187).
-pub const PROTOCOL: u16 = 2;
+pub const PROTOCOL: u16 = 3;
 
 /// Limits that a receiver grants: absolute, cumulative per link and connection, never lowered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -507,6 +507,8 @@ frames! {
         default_level: u8,
         /// Largest batch, header included.
         max_batch_bytes: u32,
+        /// Records of a batch at most.
+        max_batch_records: u32,
         /// The cluster's nodes.
         nodes: Vec<NodeAddress>,
         /// Leader of each shard's log, as placed: in a set of the log of the set, in a mesh of that

@@ -157,6 +157,7 @@ fn client_bodies() -> Vec<Body> {
             cluster: OriginId(0x6162_6364),
             default_level: 3,
             max_batch_bytes: C,
+            max_batch_records: C + 1,
             nodes: vec![
                 address(NODE, "n1:7000", 0x0304),
                 address(NodeId(NODE.0 + 1), "", 0),
@@ -309,7 +310,7 @@ fn numbers_that_could_harm_their_reader_are_refused() {
 /// A body that claims 65,535 addresses, or ends inside a letter, is refused.
 #[test]
 fn lengths_and_texts_that_lie_are_refused() {
-    let fixed = [0; 15];
+    let fixed = [0; 19];
     let claims = [&fixed[..], &[0xff; 2], &[0; 100]].concat();
     assert_eq!(decode(0x11, &claims), None);
     let text = |text: &[u8]| {
@@ -329,6 +330,7 @@ fn the_largest_metadata_fits() {
         cluster: OriginId(1),
         default_level: 3,
         max_batch_bytes: C,
+        max_batch_records: C + 1,
         nodes: vec![
             NodeAddress {
                 node: NODE,
@@ -408,6 +410,7 @@ proptest! {
             cluster: OriginId(numbers.2),
             default_level: numbers.3,
             max_batch_bytes: numbers.4,
+            max_batch_records: numbers.4,
             nodes,
             epochs: leaders.iter().map(|number| Epoch(number >> 1)).collect(),
             origins: leaders.iter().copied().map(OriginId).collect(),

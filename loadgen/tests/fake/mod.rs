@@ -177,6 +177,7 @@ impl Inner {
             cluster: CLUSTER,
             default_level: 3,
             max_batch_bytes: 1 << 20,
+            max_batch_records: 1 << 18,
             nodes: self.nodes.clone(),
             leaders: self.leaders.clone(),
             epochs: vec![Epoch(1); self.leaders.len()],
