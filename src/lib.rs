@@ -76,6 +76,15 @@
 //!   be served on trust.
 //! * The admin thread wakes no core: its orders wait in a mailbox that the core's watch task looks
 //!   into every 100 ms. `millrace link` gives them over HTTP, not over the protocol.
+//! * A log that is full by `log.retention = "hard"` refuses for good and says so at once: only an
+//!   operator makes room, and a client that goes on trying would only say it later.
+//! * A cut waits for no file on account of blocks that go: those that were never handed to the disk
+//!   are dropped with it. While it waits for one that a block needs which stays, trims go on, and a
+//!   stop on a full disk gives the cut up: its leader asks again.
+//! * Trusted segments are known by their first headers alone, but for files that are shorter than
+//!   one beside them or cannot hold as many blocks as they must: their headers are walked.
+//! * A core lets in more connections than clients may have, so that members of the cluster always
+//!   find a place; of clients those above the bound are told so.
 //! * The table of producers travels as a `local` batch, the first one of a segment's first block.
 
 #[cfg(feature = "node")]

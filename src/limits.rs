@@ -187,8 +187,14 @@ pub const CONNECTION_ANSWER_BYTES: usize = MAX_BUFFER_BYTES;
 /// connection adds one answer to it at most.
 pub const CORE_ANSWER_BYTES: usize = 4 * CONNECTION_ANSWER_BYTES;
 
-/// Connections of one core. Each costs its read buffer and two tasks; more are closed at once.
+/// Connections of one core. Each costs its read buffer and two tasks. A client above it is told so
+/// and closed; members of the cluster are let in all the same.
 pub const CORE_CONNECTIONS: usize = 1024;
+
+/// Connections of one core above `CORE_CONNECTIONS`: a control and a data connection for each log
+/// of a few, from other nodes, and those whose first frame has yet to say who they are. More are
+/// closed without a word.
+pub const CORE_CONNECTIONS_MORE: usize = 256;
 
 /// Bytes of a connection's read buffer: headers and typed bodies come through it, payloads above a
 /// quarter of it go straight to their buffer. Twice what a header with the largest body needs.

@@ -18,6 +18,7 @@ pub mod credit;
 mod backoff;
 mod copying;
 mod follower;
+mod following;
 mod lag;
 mod leader;
 mod opening;
@@ -36,8 +37,8 @@ use state::State;
 
 pub use credit::Account;
 pub use output::{
-    Following, LinkStatus, LinkView, Output, Promise, Role, SaveToken, SendRun, ServeFetch,
-    Verdict, with_run,
+    Following, LinkStatus, LinkView, Output, Promise, Refused, Role, SaveToken, SendRun,
+    ServeFetch, Verdict, with_run,
 };
 pub use pending::Pending;
 pub use view::LogView;
@@ -199,11 +200,17 @@ impl Replica {
         self.peer_down(now, connection);
     }
 
-    /// A connection asked for with [`Output::Dial`] could not be opened.
-    pub fn dial_failed(&mut self, now: Time, peer: NodeId) {
+    /// A connection asked for with [`Output::Dial`] could not be opened; if the other side refused
+    /// it, why.
+    pub fn dial_failed(&mut self, now: Time, peer: NodeId, why: Option<Refused>) {
         if let Some(leader) = &mut self.leader {
-            leader.dial_failed(now, peer, &self.state);
+            leader.dial_failed(now, peer, why, &self.state);
         }
+    }
+
+    /// This node and `peer` do not talk: one of the two refused the other's connection.
+    pub fn peer_refused(&mut self, peer: NodeId, why: Refused) {
+        self.follower.peer_refused(peer, why, &self.state);
     }
 
     /// A frame without payload came.
@@ -490,16 +497,11 @@ impl Replica {
         if self.leader.is_some() {
             return None;
         }
-        let pause = self.follower.paused;
-        let status = match (self.follower.following, pause) {
-            (None, _) => LinkStatus::Disconnected,
-            (Some(_), Some(_)) => LinkStatus::Paused,
-            (Some(_), None) => LinkStatus::Replicating,
-        };
+        let (status, cause) = self.follower.status(&self.state);
         let silence_us = self.state.started.then(|| self.silence_us(now));
         Some(Following {
             status,
-            pause,
+            cause,
             silence_us,
         })
     }
@@ -522,6 +524,8 @@ impl Replica {
     }
 }
 
+#[cfg(test)]
+mod cause_tests;
 #[cfg(test)]
 mod commit_tests;
 #[cfg(test)]

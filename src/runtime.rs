@@ -24,6 +24,7 @@ mod node;
 mod peer;
 pub mod preflight;
 mod reader;
+mod refusals;
 mod report;
 mod ring;
 mod server;
@@ -92,6 +93,7 @@ pub fn serve(
     let sockets: Result<Vec<Socket>, ConfigError> =
         addresses.into_iter().map(preflight::bind).collect();
     let sockets = sockets?;
+    preflight::descriptors(config.cores.count);
     let node = prepare_node(config, options, cpus, lock)?;
     let logs = prepare_logs(&node)?;
     metronome::start(node.metronomes.clone()).map_err(thread_refused)?;

@@ -167,7 +167,8 @@ impl Shard {
                 self.forget_delayed(connection);
                 self.replica.peer_down(now, connection);
             }
-            Event::DialFailed { peer } => self.replica.dial_failed(now, peer),
+            Event::DialFailed { peer, why } => self.replica.dial_failed(now, peer, why),
+            Event::PeerRefused { peer, why } => self.replica.peer_refused(peer, why),
             Event::Frame {
                 connection,
                 body,
@@ -528,6 +529,7 @@ impl Shard {
 
     fn on_stopped(&mut self) {
         self.pending.end_all(Code::Unknown);
+        self.drop_delayed();
         self.actions.push_back(Action::Stopped);
     }
 

@@ -148,6 +148,33 @@ fn output_that_takes_no_more_fails() {
     }
 }
 
+/// Only an operator makes room in such a log: whoever appends is told at once, with the numbers.
+#[test]
+fn a_log_that_is_full_says_so_at_once() {
+    let place = Place::new();
+    let more = "retention = \"hard\"\nretention_bytes = 8388608\n";
+    let config = place.write_config(1, more);
+    let node = Node::start(&config, &place.address());
+    let case = Case {
+        _place: place,
+        node,
+    };
+    let words = [
+        "RetentionFull",
+        "bytes held: 8",
+        ", bound: 8388608)",
+        "mend: raise log.retention_bytes, or set log.retention = fifo",
+    ];
+    let lines = "head -c 12000000 /dev/zero | tr '\\0' a | fold -w 100000";
+    ends(&case.append(lines, Stdio::piped()), 1, &words);
+    let began = Instant::now();
+    let mut command = case.command("append", &["--timeout-ms", "60000"]);
+    command.stdin(File::open("/etc/hostname").unwrap());
+    ends(&command.output().unwrap(), 1, &words);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(30), "it tried for {took:?}");
+}
+
 #[test]
 fn a_read_past_the_end_says_where_the_end_is() {
     let case = Case::new();

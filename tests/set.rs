@@ -177,3 +177,77 @@ fn every_record_is_on_every_node_through_a_kill_and_a_restart() {
         }
     }
 }
+
+/// What a node wrote to a file, and how many of the lines say this.
+fn said(log: &Path, words: &str) -> usize {
+    let lines = fs::read_to_string(log).expect("the log is there");
+    lines.lines().filter(|line| line.contains(words)).count()
+}
+
+/// A member with other limits is refused. Both sides say why, in their status and in one line for
+/// each connection that they would have; what it lacks meanwhile is told in records and bytes.
+#[test]
+fn a_member_of_another_configuration_is_named_by_both_sides() {
+    let set = Set::new();
+    let log = |node: usize| set.places[node].directory.path().join("stderr");
+    let spawn = |node: usize, more: &[(&str, &str)]| {
+        let mut command = millrace();
+        command.args(["serve", "--config"]).arg(set.config(node));
+        command.envs(more.iter().copied());
+        command.stderr(fs::File::create(log(node)).unwrap());
+        Node::spawn(command, &set.places[node].address())
+    };
+    let (one, two, three) = (spawn(0, &[]), spawn(1, &[]), spawn(2, &[]));
+    append(&one.address, 0, 0..2000);
+    wait_until_equal(&[&one, &two, &three]);
+    assert!(two.stop().success());
+    append(&one.address, 0, 2000..4000);
+    assert!(one.stop().success());
+    let one = spawn(0, &[]);
+    let two = spawn(1, &[("MILLRACE_LOG_MAX_BLOCK_RECORDS", "1000")]);
+    let words = "WrongFingerprint: shards, limits or node list differ";
+    let until = Instant::now() + PATIENCE;
+    let has_all = || {
+        let (of_one, of_two) = (one.status(), two.status());
+        let links = [of_one["links"].as_array(), of_two["links"].as_array()];
+        let links: Vec<_> = links.into_iter().flatten().flatten().collect();
+        // Of node 1 the link to node 2, of node 2 both; and node 2 follows nobody.
+        let between = |link: &&serde_json::Value| link["shard"] == 1 || link["peer"] == 2;
+        let mut causes: Vec<_> = links.into_iter().filter(between).cloned().collect();
+        let lag = causes[0]["lag"].clone();
+        causes.extend([0, 2].map(|shard| of_two["shards"][shard]["following"].clone()));
+        causes.push(of_one["shards"][1]["following"].clone());
+        let refused = |link: &serde_json::Value| {
+            let cause = link["cause"].as_str().unwrap();
+            link["status"] == "disconnected" && cause.contains(words) && cause.contains("; mend: ")
+        };
+        assert_eq!(causes.len(), 6);
+        let lacks = lag["records"].as_u64() >= Some(4000) && lag["bytes"].as_u64() > Some(100_000);
+        (causes.iter().all(refused) && lacks, causes)
+    };
+    loop {
+        let (all, causes) = has_all();
+        if all {
+            break;
+        }
+        assert!(
+            Instant::now() < until,
+            "not everybody says why: {causes:#?}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut command = millrace();
+    command.args(["status", "--node", &one.address]);
+    let table = text(&finish(command).stdout);
+    let in_full = format!("log 7-0, link to node 2: refused: {words}");
+    assert!(table.contains(&in_full), "{table}");
+    let lines = || [said(&log(0), words), said(&log(1), words)];
+    let before = lines();
+    assert!(
+        before.iter().all(|lines| (1..=6).contains(lines)),
+        "{before:?}"
+    );
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(lines(), before, "no attempt after the first one is news");
+    drop((one, two, three));
+}

@@ -54,6 +54,12 @@ const PROCESS: &[(&str, &str, bool, &str)] = &[
         "Connections accepted",
     ),
     (
+        "connections_refused",
+        "connections_refused",
+        true,
+        "Connections closed because a core had as many as it takes",
+    ),
+    (
         "handoffs",
         "handoffs",
         true,
@@ -89,7 +95,7 @@ type LinkGauge = (
     &'static str,
     Option<Unit>,
     &'static str,
-    fn(&LinkView) -> Sample,
+    fn(&LinkView) -> Option<Sample>,
 );
 
 type ShardRow = (&'static str, &'static str, fn(&ShardStatus) -> u64);
@@ -144,52 +150,52 @@ const LINK_GAUGES: &[LinkGauge] = &[
         "link_status_age",
         Some(Unit::Seconds),
         "How long it has had this status",
-        |l| Sample::Real(seconds_of_us(l.since_us)),
+        |l| Some(Sample::Real(seconds_of_us(l.since_us))),
     ),
     (
         "link_lag_records",
         None,
         "Records that the follower lacks",
-        |l| Sample::Whole(l.lag_records),
+        |l| Some(Sample::Whole(l.lag_records)),
     ),
     (
         "link_lag",
         Some(Unit::Bytes),
-        "Bytes of blocks that the follower lacks",
-        |l| Sample::Whole(l.lag_bytes),
+        "Bytes of blocks that the follower lacks; absent if not known",
+        |l| l.lag_bytes.map(Sample::Whole),
     ),
     (
         "link_lag",
         Some(Unit::Seconds),
         "Age of the oldest block that it lacks",
-        |l| Sample::Real(seconds_of_us(l.lag_us)),
+        |l| l.lag_us.map(|us| Sample::Real(seconds_of_us(us))),
     ),
     (
         "link_credit_records",
         None,
         "Records that may still be sent",
-        |l| Sample::Whole(l.credit_records),
+        |l| Some(Sample::Whole(l.credit_records)),
     ),
     (
         "link_credit",
         Some(Unit::Bytes),
         "Bytes that may still be sent",
-        |l| Sample::Whole(l.credit_bytes),
+        |l| Some(Sample::Whole(l.credit_bytes)),
     ),
     (
         "link_queued",
         Some(Unit::Bytes),
         "Memory of what waits for the link's socket",
-        |l| Sample::Whole(l.queued_bytes as u64),
+        |l| Some(Sample::Whole(l.queued_bytes as u64)),
     ),
     ("link_sent_blocks", None, "First block not sent", |l| {
-        Sample::Whole(l.sent.0)
+        Some(Sample::Whole(l.sent.0))
     }),
     (
         "link_matched_blocks",
         None,
         "First block not acknowledged",
-        |l| Sample::Whole(l.matched.0),
+        |l| Some(Sample::Whole(l.matched.0)),
     ),
 ];
 
@@ -351,7 +357,7 @@ fn shards(page: &mut Page<'_>, look: &Snapshot) -> fmt::Result {
     let written = all(|shard| shard.counters.bytes_written);
     page.counter("written", Some(Unit::Bytes), help, written)?;
     let rows = look.shards.iter().filter_map(|shard| {
-        let silence = seconds_of_us(shard.following?.silence_us?);
+        let silence = seconds_of_us(shard.following.as_ref()?.silence_us?);
         Some((of_log(shard.log), Sample::Real(silence)))
     });
     let help = "Time since this follower heard of its leader";
@@ -396,7 +402,7 @@ fn links(page: &mut Page<'_>, look: &Snapshot) -> fmt::Result {
     let help = "The link's status: 1 for the one it has, 0 for the others";
     page.gauge("link_status", None, help, rows.collect())?;
     for (name, unit, help, value) in LINK_GAUGES {
-        let rows = each().map(|(log, link)| (of_link(log, link.peer), value(link)));
+        let rows = each().filter_map(|(log, link)| Some((of_link(log, link.peer), value(link)?)));
         page.gauge(name, unit.clone(), help, rows.collect())?;
     }
     let rows =

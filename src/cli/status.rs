@@ -83,6 +83,7 @@ fn print(status: &Value) -> io::Result<()> {
         say(format_args!(""))?;
         table(&links, &status["links"])?;
     }
+    refusals(status)?;
     say(format_args!(""))?;
     if let Some(counters) = status["counters"].as_object() {
         for (name, value) in counters {
@@ -94,6 +95,33 @@ fn print(status: &Value) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Causes that the tables name only, in full: what was refused, and what mends it.
+fn refusals(status: &Value) -> io::Result<()> {
+    let rows = |key: &str| status[key].as_array().into_iter().flatten();
+    let of = |row: &Value| format!("log {}-{}", cell(&row["origin"]), cell(&row["shard"]));
+    let links = rows("links").map(|link| {
+        let whose = format!("{}, link to node {}", of(link), cell(&link["peer"]));
+        (whose, &link["cause"])
+    });
+    let following = rows("shards").map(|shard| {
+        let whose = format!("{}, from its leader", of(shard));
+        (whose, &shard["following"]["cause"])
+    });
+    for (whose, cause) in following.chain(links) {
+        if let Some(cause) = cause.as_str().filter(|cause| short(cause) != *cause) {
+            say(format_args!("{whose}: {cause}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A refusal by its name alone.
+fn short(cause: &str) -> &str {
+    let rest = cause.strip_prefix("refused: ");
+    let end = rest.and_then(|rest| rest.find(": "));
+    end.map_or(cause, |end| &cause[.."refused: ".len() + end])
 }
 
 fn cell(value: &Value) -> String {
@@ -128,6 +156,7 @@ fn table(columns: &[(&str, &[&str])], rows: &Value) -> io::Result<()> {
         let found = |path: &[&str]| path.iter().fold(row, |value, key| &value[*key]).clone();
         let shown = |path: &[&str]| match path {
             ["since_ms"] => age(found(path).as_u64().unwrap_or(0)),
+            [.., "cause"] => short(&cell(&found(path))).to_owned(),
             _ => cell(&found(path)),
         };
         lines.push(columns.iter().map(|(_, path)| shown(path)).collect());

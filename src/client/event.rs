@@ -90,6 +90,8 @@ pub enum Failure {
     NotTaken {
         /// What a node said last, if one said anything.
         code: Option<Code>,
+        /// The numbers that belong to the code.
+        details: [u64; 2],
         /// What kept the session from a node, if that was it.
         problem: String,
     },
@@ -157,26 +159,16 @@ impl fmt::Display for Failure {
             Failure::Refused {
                 code: Some(code),
                 details,
-            } => {
-                write!(f, "{}: {}", code.name(), code.text())?;
-                if *details != [0, 0] {
-                    write!(f, " ({}, {})", details[0], details[1])?;
-                }
-                write!(f, "; mend: {}", code.mend())
-            }
+            } => f.write_str(&code.explain(*details)),
             Failure::Refused { code: None, .. } => f.write_str(
                 "refused with a code that this version does not know; \
                  mend: use a client of the node's version",
             ),
             Failure::NotTaken {
-                code: Some(code), ..
-            } => write!(
-                f,
-                "the time is over and still {}: {}; mend: {}",
-                code.name(),
-                code.text(),
-                code.mend()
-            ),
+                code: Some(code),
+                details,
+                ..
+            } => write!(f, "the time is over and still {}", code.explain(*details)),
             Failure::NotTaken { problem, .. } => write!(
                 f,
                 "the time is over and no node took it: {}; mend: look whether the nodes run and \
@@ -187,10 +179,7 @@ impl fmt::Display for Failure {
                     problem
                 }
             ),
-            Failure::Unknown => {
-                let code = Code::Unknown;
-                write!(f, "{}: {}; mend: {}", code.name(), code.text(), code.mend())
-            }
+            Failure::Unknown => f.write_str(&Code::Unknown.explain([0; 2])),
             other => other.fmt_local(f),
         }
     }

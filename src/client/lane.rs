@@ -59,7 +59,7 @@ struct Batch<T> {
     /// Whether an attempt ended without an answer that says that it is not in the log.
     may_be_in: bool,
     /// What a node said last.
-    code: Option<Code>,
+    refusal: (Option<Code>, [u64; 2]),
 }
 
 /// See the module.
@@ -126,7 +126,7 @@ impl<T> Lane<T> {
             generation: open.generation,
             stage: Stage::Queued,
             may_be_in: false,
-            code: None,
+            refusal: (None, [0; 2]),
         });
         raw - held
     }
@@ -270,7 +270,7 @@ impl<T> Lane<T> {
         let place = self.place(correlation)?;
         let batch = &mut self.batches[place];
         batch.stage = Stage::Queued;
-        batch.code = refusal.code;
+        batch.refusal = (refusal.code, refusal.details);
         // Of several that fail together the first one counts.
         let is_first = !std::mem::replace(&mut self.holding, true);
         match (refusal.code, refusal.retry) {
@@ -338,8 +338,10 @@ impl<T> Lane<T> {
             } else {
                 // Its sequence stays free, so those behind it need other names.
                 (self.holding, self.renewing) = (true, true);
+                let (code, details) = first.refusal;
                 Failure::NotTaken {
-                    code: first.code,
+                    code,
+                    details,
                     problem: problem.to_owned(),
                 }
             };

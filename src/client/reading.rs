@@ -169,7 +169,7 @@ pub struct Reading {
     flowing: bool,
     tries: u32,
     retry_at: Time,
-    code: Option<Code>,
+    refusal: (Option<Code>, [u64; 2]),
     wake_at: Option<Time>,
 }
 
@@ -194,7 +194,7 @@ impl Reading {
             flowing: false,
             tries: 0,
             retry_at: Time(0),
-            code: None,
+            refusal: (None, [0; 2]),
             wake_at: None,
         };
         reading.seek(reading.options.start);
@@ -323,7 +323,7 @@ impl Reading {
 
     /// The node did what was asked.
     fn answered(&mut self, now: Time) {
-        (self.tries, self.code) = (0, None);
+        (self.tries, self.refusal) = (0, (None, [0; 2]));
         if self.wanted.is_some() {
             self.wanted = Some(self.deadline(now));
         }
@@ -340,7 +340,7 @@ impl Reading {
 
     fn refused(&mut self, now: Time, refusal: &Refusal) {
         let [one, two] = refusal.details;
-        self.code = refusal.code;
+        self.refusal = (refusal.code, refusal.details);
         let offset = self.position.unwrap_or_default().0;
         match (refusal.code, refusal.retry) {
             (Some(Code::Truncated), _) => {
@@ -484,9 +484,13 @@ impl Reading {
             self.ask_if_due(now);
         }
         if self.wanted.is_some_and(|deadline| deadline <= now) && self.outcome.is_none() {
-            let code = self.code;
+            let (code, details) = self.refusal;
             let problem = self.hub.problem.clone();
-            self.outcome = Some(Next::Failed(Failure::NotTaken { code, problem }));
+            self.outcome = Some(Next::Failed(Failure::NotTaken {
+                code,
+                details,
+                problem,
+            }));
         }
         let retry = Some(self.retry_at).filter(|at| *at > now);
         let wanted = self.wanted.filter(|_| self.outcome.is_none());

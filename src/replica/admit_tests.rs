@@ -328,6 +328,9 @@ impl LogView for Trimmed {
     fn end_offset_of(&self, end: BlockNo) -> Option<Offset> {
         self.0.end_offset_of(end)
     }
+    fn rest_from(&self, from: BlockNo) -> Option<(u64, Tick)> {
+        self.0.rest_from(from)
+    }
 }
 
 /// The position is judged before the headers: damage matters only where headers are needed.

@@ -182,7 +182,7 @@ impl Leader {
             .iter()
             .position(|link| link.peer == fetching.peer);
         match found {
-            Some(index) => self.drop_link(now, index, code, Cause::Refused(code), state),
+            Some(index) => self.drop_link(now, index, code, Cause::Refused(code, [0; 2]), state),
             None => self.start_over(now, state),
         }
     }
@@ -246,7 +246,7 @@ impl Leader {
             fetching.asked = false;
             self.phase = Phase::Fetching(fetching);
         } else {
-            self.drop_link(now, index, code, Cause::Refused(code), state);
+            self.drop_link(now, index, code, Cause::Refused(code, [0; 2]), state);
         }
         true
     }

@@ -9,7 +9,7 @@
 
 use super::admit::{self, Place, Run};
 use super::credit::Receiver;
-use super::output::{Promise, Verdict};
+use super::output::{Promise, Refused, Verdict};
 use super::pausing::Load;
 use super::promises::Asked;
 use super::state::State;
@@ -74,6 +74,8 @@ pub struct Follower {
     pub(super) load: Load,
     /// A run was refused because the disk is full: nothing more is granted until it is not.
     pub(super) full: bool,
+    /// Why this node and its leader do not talk, if one of the two refused the other.
+    pub(super) refused: Option<Refused>,
     pub(super) heard: Time,
 }
 
@@ -98,6 +100,7 @@ impl Follower {
             paused: None,
             load: Load::default(),
             full: false,
+            refused: None,
             heard: Time(0),
         }
     }
@@ -169,6 +172,7 @@ impl Follower {
         self.data.push((connection, peer));
         if state.may_lead(peer) {
             self.heard = now;
+            self.refused = None;
             self.receiver.connect();
             self.credited = Some(connection);
             self.watch_load(now, state);

@@ -10,7 +10,7 @@
 use super::backoff::Backoff;
 use super::credit;
 use super::opening::Phase;
-use super::output::Output;
+use super::output::{Output, Refused};
 use super::progress::{Cause, Link, Refusal, Stage};
 use super::state::State;
 use super::view::LogView;
@@ -141,11 +141,12 @@ impl Leader {
         }
     }
 
-    pub fn dial_failed(&mut self, now: Time, peer: NodeId, state: &State) {
+    pub fn dial_failed(&mut self, now: Time, peer: NodeId, why: Option<Refused>, state: &State) {
         let longest_us = state.config.retry_backoff_us;
+        let cause = why.map_or(Cause::Lost, |(code, details)| Cause::Refused(code, details));
         let found = self.links.iter_mut().find(|link| link.peer == peer);
         if let Some(link) = found.filter(|link| link.data.is_none()) {
-            link.failed(now, longest_us, Cause::Lost);
+            link.failed(now, longest_us, cause);
         }
     }
 
@@ -187,7 +188,7 @@ impl Leader {
         }
         match body {
             Body::Position(body) if !is_plausible(body) => {
-                let cause = Cause::Refused(Code::BadFrame);
+                let cause = Cause::Refused(Code::BadFrame, [0; 2]);
                 self.drop_link(now, index, Code::BadFrame, cause, state);
             }
             Body::Position(body) => self.on_position(now, index, body, state),
@@ -251,7 +252,7 @@ impl Leader {
                 view.log_end()
             );
             state.notice(Message::AckPastEnd, text);
-            let cause = Cause::Refused(Code::BadFrame);
+            let cause = Cause::Refused(Code::BadFrame, [0; 2]);
             return self.drop_link(now, index, Code::BadFrame, cause, state);
         }
         if link.memory != body.memory {
@@ -304,7 +305,10 @@ impl Leader {
                 );
                 state.notice(Message::LogsDiverged, text);
             }
-            Refusal::Hopeless => self.drop_link(now, index, code, Cause::Refused(code), state),
+            Refusal::Hopeless => {
+                let cause = Cause::Refused(code, [0; 2]);
+                self.drop_link(now, index, code, cause, state);
+            }
         }
     }
 
@@ -546,7 +550,7 @@ impl Leader {
         self.phase = Phase::Waiting;
         for index in 0..self.links.len() {
             if self.links[index].data.is_some() {
-                let cause = Cause::Refused(Code::LogFailed);
+                let cause = Cause::Refused(Code::LogFailed, [0; 2]);
                 self.drop_link(now, index, Code::LogFailed, cause, state);
             }
         }

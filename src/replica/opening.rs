@@ -159,7 +159,7 @@ impl Leader {
         for link in &mut self.links {
             if let Some(connection) = link.data {
                 state.close(connection, Code::StaleEpoch);
-                link.down(now, Cause::Refused(Code::StaleEpoch));
+                link.down(now, Cause::Refused(Code::StaleEpoch, [0; 2]));
             }
             link.matched = BlockNo(0);
         }

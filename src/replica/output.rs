@@ -6,7 +6,7 @@
 use super::credit;
 use crate::types::{BlockNo, Buckets, ConnectionId, Epoch, NodeId};
 use crate::wire::block::BlockHeader;
-use crate::wire::body::{Body, CreditLimits, FetchOk, PauseReason, ReplicaMemory, Replicate};
+use crate::wire::body::{Body, CreditLimits, FetchOk, ReplicaMemory, Replicate};
 use crate::wire::checkpoint::LogStart;
 use crate::wire::code::Code;
 use crate::wire::message::Message;
@@ -205,13 +205,16 @@ pub enum LinkStatus {
     Disconnected,
 }
 
+/// Why a connection was refused: the code and the numbers that belong to it.
+pub type Refused = (Code, [u64; 2]);
+
 /// A follower's side of the link that brings it its log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Following {
     /// `Disconnected` until this node has answered its leader on the connection there is.
     pub status: LinkStatus,
-    /// The pause that this node asked for.
-    pub pause: Option<PauseReason>,
+    /// Why, in a few words; empty if nothing is wrong.
+    pub cause: String,
     /// Microseconds since anything was heard of the leader; none if recovery has not ended yet.
     pub silence_us: Option<u64>,
 }
@@ -231,10 +234,11 @@ pub struct LinkView {
     pub last_error: String,
     /// Records that it lacks.
     pub lag_records: u64,
-    /// Padded bytes of blocks that it lacks, as far as this leadership sealed them.
-    pub lag_bytes: u64,
-    /// Age of the oldest block that it lacks, by its tick; 0 if it lacks none.
-    pub lag_us: u64,
+    /// Padded bytes of blocks that it lacks; none if memory does not know.
+    pub lag_bytes: Option<u64>,
+    /// Age of the oldest block that it lacks, by its tick; 0 if it lacks none, none if memory does
+    /// not know.
+    pub lag_us: Option<u64>,
     /// Records that may still be sent.
     pub credit_records: u64,
     /// Bytes that may still be sent.

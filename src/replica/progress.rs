@@ -50,10 +50,12 @@ pub enum Cause {
     Lost,
     /// Nothing came from the follower for `rpc_timeout`.
     Timeout,
-    /// The follower refused with this code.
-    Refused(Code),
+    /// The follower refused with this code and the numbers that belong to it.
+    Refused(Code, [u64; 2]),
     /// It lost its memory and waits until the rest of the set confirms this leader.
     Unconfirmed,
+    /// It lost its memory and is sent what it lacks; it counts for no majority until then.
+    Rebuilding,
     /// The next block does not fit its credit.
     Credit,
     /// The follower's disk is full: it grants nothing.
@@ -71,7 +73,7 @@ impl Cause {
     pub fn is_error(&self) -> bool {
         matches!(
             self,
-            Cause::Lost | Cause::Timeout | Cause::Refused(_) | Cause::Diverged(_)
+            Cause::Lost | Cause::Timeout | Cause::Refused(..) | Cause::Diverged(_)
         )
     }
 
@@ -82,8 +84,11 @@ impl Cause {
             Cause::Connecting => "connecting",
             Cause::Lost => "connection lost",
             Cause::Timeout => "no answer within rpc_timeout",
-            Cause::Refused(code) => return format!("refused: {code:?}"),
+            Cause::Refused(code, details) => {
+                return format!("refused: {}", code.explain(*details));
+            }
             Cause::Unconfirmed => "lost its memory; waiting for a majority of the others",
+            Cause::Rebuilding => "lost its memory; is sent what it lacks",
             Cause::Credit => "credit exhausted",
             Cause::PeerFull => "the follower's disk is full",
             Cause::Peer(PauseReason::SlowDisk) => "follower: slow_disk",
@@ -168,8 +173,8 @@ pub struct Link {
     pub since: Time,
     /// The last cause that was an error, whatever came after it.
     pub last_error: Cause,
-    /// Operators were told of this status, and when of a lack of credit last.
-    pub told: bool,
+    /// What operators were told last, and when of a lack of credit last.
+    pub told: (LinkStatus, Cause),
     pub credit_told_at: Option<Time>,
     pub lag: Histogram,
     /// Data connections that ever were open, and bytes of blocks handed to them, unpadded.
@@ -212,7 +217,7 @@ impl Link {
             cause: Cause::Connecting,
             since: Time(0),
             last_error: Cause::None,
-            told: true,
+            told: (LinkStatus::Disconnected, Cause::Connecting),
             credit_told_at: None,
             lag: Histogram::default(),
             connections: 0,
@@ -433,6 +438,7 @@ impl Link {
                 Cause::None
                 | Cause::Credit
                 | Cause::PeerFull
+                | Cause::Rebuilding
                 | Cause::Operator
                 | Cause::Peer(_) => Cause::Connecting,
                 other => other,
@@ -454,6 +460,10 @@ impl Link {
         if waits_for_credit {
             return (LinkStatus::WaitingForCredit, Cause::Credit);
         }
-        (LinkStatus::Replicating, Cause::None)
+        let cause = match self.memory {
+            ReplicaMemory::Whole => Cause::None,
+            ReplicaMemory::Lost | ReplicaMemory::Blank => Cause::Rebuilding,
+        };
+        (LinkStatus::Replicating, cause)
     }
 }

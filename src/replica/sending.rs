@@ -6,11 +6,11 @@
 
 use super::leader::Leader;
 use super::output::{LinkStatus, LinkView, Output, SendRun};
-use super::progress::{Link, Stage};
+use super::progress::{Cause, Link, Stage};
 use super::state::State;
 use super::view::LogView;
 use crate::limits::LINK_QUEUE_BYTES;
-use crate::types::{BlockNo, ConnectionId, Time};
+use crate::types::{BlockNo, ConnectionId, Tick, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{CreditLimits, Replicate};
 use crate::wire::message::Message;
@@ -162,25 +162,24 @@ impl Leader {
         if cause.is_error() {
             link.last_error = cause;
         }
-        if status == link.status {
+        if status != link.status {
+            link.status = status;
+            link.since = now;
+        }
+        let (told, why) = link.told;
+        // Of one that cannot be reached it is news only that it can, and refuses.
+        let refuses = matches!(cause, Cause::Refused(..)) && cause != why;
+        let is_news = status != told || refuses;
+        // A busy link may lack credit at every ack: that is worth a line once in a while, and if it
+        // lasts. The last line always tells of the status there is, this pause later at most.
+        let pause = state.config.retry_backoff_us;
+        let told_lately = |at: Time| now.since_us(at) < pause;
+        let too_soon =
+            status == LinkStatus::WaitingForCredit && link.credit_told_at.is_some_and(told_lately);
+        if !is_news || too_soon {
             return;
         }
-        let told_before = link.told;
-        link.status = status;
-        link.since = now;
-        link.told = match status {
-            // A busy link may lack credit at every ack: not every time is worth a line.
-            LinkStatus::WaitingForCredit => {
-                let pause = state.config.retry_backoff_us;
-                link.credit_told_at
-                    .is_none_or(|at| now.since_us(at) >= pause)
-            }
-            LinkStatus::Replicating => told_before,
-            _ => true,
-        };
-        if !link.told {
-            return;
-        }
+        link.told = (status, cause);
         let (log, peer, why) = (state.config.log, link.peer, cause.text());
         let (message, text) = match status {
             LinkStatus::Replicating => (Message::LinkReplicating, "replicating".to_owned()),
@@ -212,9 +211,12 @@ impl Leader {
             end.0.saturating_sub(reached.unwrap_or_default().0)
         };
         let of = |link: &Link| {
-            let skip = link.matched.0.saturating_sub(self.sealed_first.0) as usize;
-            let lacks = self.sealed.iter().skip(skip);
-            let oldest = lacks.clone().next();
+            let from = link.matched.clamp(view.log_start(), view.log_end());
+            let rest = view.rest_from(from);
+            let age_us = |tick: Tick| match from == view.log_end() {
+                true => 0,
+                false => now.0.saturating_sub(tick.0),
+            };
             let room = link.sender.room();
             // Before recovery has ended nothing has a time yet.
             let since = if link.since == Time(0) {
@@ -229,8 +231,8 @@ impl Leader {
                 since_us: now.since_us(since),
                 last_error: link.last_error.text(),
                 lag_records: records(link.matched),
-                lag_bytes: lacks.map(|sealed| sealed.weight.bytes).sum(),
-                lag_us: oldest.map_or(0, |sealed| now.0.saturating_sub(sealed.tick.0)),
+                lag_bytes: rest.map(|(bytes, _)| bytes),
+                lag_us: rest.map(|(_, tick)| age_us(tick)),
                 credit_records: room.records,
                 credit_bytes: room.bytes,
                 account: link.sender.account(),

@@ -6,7 +6,7 @@
 
 pub use super::test_log::{LOG, TestLog};
 use super::{
-    Config, LinkView, LogView, Output, Promise, Replica, Role, SendRun, Verdict, with_run,
+    Config, LinkView, LogView, Output, Promise, Refused, Replica, Role, SendRun, Verdict, with_run,
 };
 use crate::limits::MAX_BLOCK_BYTES;
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId};
@@ -82,6 +82,8 @@ pub struct Net {
     pub closed: Vec<(NodeId, Code)>,
     /// Ordered pairs that cannot connect or send.
     pub cut: BTreeSet<(NodeId, NodeId)>,
+    /// Ordered pairs of which the second refuses the first one's connections.
+    pub refused: BTreeMap<(NodeId, NodeId), Refused>,
     /// Connections that died without a word: nothing comes through.
     pub dead: BTreeSet<ConnectionId>,
     connections: BTreeMap<ConnectionId, (NodeId, NodeId, Channel)>,
@@ -111,6 +113,7 @@ impl Net {
             sent: Vec::new(),
             closed: Vec::new(),
             cut: BTreeSet::new(),
+            refused: BTreeMap::new(),
             dead: BTreeSet::new(),
             connections: BTreeMap::new(),
             next_connection: 1,
@@ -237,13 +240,15 @@ impl Net {
 
     fn dial(&mut self, from: NodeId, to: NodeId) {
         let started = self.nodes[&to].replica.role() != Role::Starting;
-        let can = self.nodes[&to].alive && started && !self.cut.contains(&(from, to));
+        let why = self.refused.get(&(from, to)).copied();
+        let cut = self.cut.contains(&(from, to)) || why.is_some();
+        let can = self.nodes[&to].alive && started && !cut;
         if can {
             self.connect(from, to, Channel::Data);
         } else {
             let now = self.now;
             let it = self.nodes.get_mut(&from).expect("a node");
-            it.replica.dial_failed(now, to);
+            it.replica.dial_failed(now, to, why);
         }
     }
 

@@ -103,4 +103,9 @@ impl LogView for TestLog {
         let last = end.previous().map(|last| &self.blocks[last.0 as usize]);
         Some(last.map_or(Offset(0), |last| last.end_offset))
     }
+    fn rest_from(&self, from: BlockNo) -> Option<(u64, Tick)> {
+        let rest = &self.blocks[from.0 as usize..];
+        let bytes = rest.iter().map(|header| header.padded_len() as u64).sum();
+        Some((bytes, rest.first().map_or(Tick(0), |first| first.last_tick)))
+    }
 }

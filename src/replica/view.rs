@@ -5,7 +5,7 @@
 //! the cut and the blocks of the run are in it before the next call. Only `durable_end` waits for
 //! the disk, and it falls at once when a cut goes below it. Read `admit.rs` next.
 
-use crate::types::{BlockNo, Epoch, Offset};
+use crate::types::{BlockNo, Epoch, Offset, Tick};
 
 /// A log as the replica protocol sees it.
 pub trait LogView {
@@ -31,6 +31,10 @@ pub trait LogView {
     /// Offset behind the last record of the blocks below `end`, which lies within the log; none if
     /// the block before it is no longer remembered. Always known for the log end.
     fn end_offset_of(&self, end: BlockNo) -> Option<Offset>;
+
+    /// Padded bytes of the blocks from `from` on, which is kept or the log end, and the tick of the
+    /// first of them (the clock's start if there is none); none if that is no longer remembered.
+    fn rest_from(&self, from: BlockNo) -> Option<(u64, Tick)>;
 
     /// Epoch of the last block; 0 if there never was one.
     fn last_epoch(&self) -> Epoch {

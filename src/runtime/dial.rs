@@ -9,6 +9,7 @@ use super::connection::{Connection, second_stream, write_all};
 use super::driver::Core;
 use super::peer::{self, hello, no_log};
 use super::reader::{ReadError, Reader};
+use super::refusals::Met;
 use super::server::tune;
 use crate::limits;
 use crate::shard::Event;
@@ -62,7 +63,7 @@ pub(super) async fn dial_for_shards(core: Rc<Core>) {
 
 async fn data(core: Rc<Core>, local: usize, node: NodeId) {
     let log = core.logs()[local];
-    let mut port = None;
+    let (mut port, mut why) = (None, None);
     for _ in 0..=REDIRECTIONS {
         match dial(&core, node, Channel::Data, log, port).await {
             Ok(dialed) => {
@@ -70,13 +71,18 @@ async fn data(core: Rc<Core>, local: usize, node: NodeId) {
                 return;
             }
             Err(Refusal::Port(other)) => port = Some(other),
-            Err(refusal) => {
-                tell(&core, node, &log.to_string(), &refusal);
+            Err(Refusal::Io(error)) => {
+                tracing::debug!(%node, %log, %error, "no connection");
+                break;
+            }
+            // The shard says it, with its link.
+            Err(Refusal::Code(code, details)) => {
+                why = Some((code, details));
                 break;
             }
         }
     }
-    core.deliver(local, Event::DialFailed { peer: node });
+    core.deliver(local, Event::DialFailed { peer: node, why });
 }
 
 /// The task that keeps one control connection to a core of a peer open: never ends.
@@ -94,6 +100,7 @@ pub(super) async fn control(
         match dial(&core, node, Channel::Control, log, port).await {
             Ok(dialed) => {
                 backoff = FIRST_BACKOFF.min(longest);
+                core.refusals.over(Met::Dialing, node, None);
                 let cores = dialed.cores.max(1);
                 // One task more for each further core that may own logs of this core. A core past
                 // the number of shards owns none, whatever number the peer says.
@@ -108,7 +115,7 @@ pub(super) async fn control(
                 run(&core, dialed, node, Channel::Control, logs).await;
             }
             Err(refusal) => {
-                tell(&core, node, "control", &refusal);
+                control_refused(&core, node, &refusal);
                 if matches!(refusal, Refusal::Code(..)) {
                     // Only an operator mends this.
                     backoff = longest;
@@ -148,7 +155,7 @@ async fn dial(
     tune(&stream);
     let (connection, mut reader) = open(core, stream, address)?;
     connection.send_body(hello(core, node, channel), 0, log);
-    match answer(core, &mut reader, node).await {
+    match answer(&mut reader, node).await {
         Ok(cores) => Ok(Dialed {
             connection,
             reader,
@@ -182,7 +189,7 @@ pub(super) fn open(
     Ok((connection, reader))
 }
 
-async fn answer(core: &Core, reader: &mut Reader, node: NodeId) -> Result<usize, Refusal> {
+async fn answer(reader: &mut Reader, node: NodeId) -> Result<usize, Refusal> {
     let incoming = reader.frame().await.map_err(|error| match error {
         ReadError::Io(error) => Refusal::Io(error),
         other => Refusal::Io(io::Error::other(other.to_string())),
@@ -191,14 +198,14 @@ async fn answer(core: &Core, reader: &mut Reader, node: NodeId) -> Result<usize,
         .skip(incoming.header.payload_len)
         .await
         .map_err(|error| io::Error::other(error.to_string()))?;
-    let here = u64::from(core.node.config.node.id.0);
     match incoming.body {
         Some(Ok(Body::HelloOk(ok))) if ok.protocol != PROTOCOL => {
             let versions = [u64::from(PROTOCOL), u64::from(ok.protocol)];
             Err(Refusal::Code(Code::WrongVersion, versions))
         }
         Some(Ok(Body::HelloOk(ok))) if ok.node != node => {
-            Err(Refusal::Code(Code::WrongNode, [here, u64::from(ok.node.0)]))
+            let nodes = [u64::from(ok.node.0), u64::from(node.0)];
+            Err(Refusal::Code(Code::WrongNode, nodes))
         }
         Some(Ok(Body::HelloOk(ok))) => Ok(usize::from(ok.cores)),
         Some(Ok(Body::Error(error))) => Err(match Code::from_number(error.code) {
@@ -212,14 +219,22 @@ async fn answer(core: &Core, reader: &mut Reader, node: NodeId) -> Result<usize,
     }
 }
 
-fn tell(core: &Core, node: NodeId, what: &str, refusal: &Refusal) {
+/// A control connection could not be opened.
+fn control_refused(core: &Core, node: NodeId, refusal: &Refusal) {
     match refusal {
-        Refusal::Io(error) => tracing::debug!(%node, what, %error, "no connection"),
-        _ if !core.may_complain() => {}
-        Refusal::Port(port) => tracing::warn!(%node, what, port, "sent from core to core"),
-        Refusal::Code(code, [one, two]) => {
-            let (text, mend) = (code.text(), code.mend());
-            tracing::warn!(%node, what, there = one, here = two, "refused: {text}; mend: {mend}");
+        Refusal::Io(error) => {
+            core.refusals.over(Met::Dialing, node, None);
+            tracing::debug!(%node, %error, "no control connection");
+        }
+        Refusal::Port(port) if core.may_complain() => {
+            tracing::warn!(%node, port, "sent from core to core");
+        }
+        Refusal::Port(_) => {}
+        Refusal::Code(code, details) => {
+            core.tell_refused(node, (*code, *details));
+            if core.is_refusal_news(Met::Dialing, node, None, *code) {
+                tracing::warn!(%node, "the peer refuses this node: {}", code.explain(*details));
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use super::disk::{Disk, Outcome};
 use super::handoff::{self, Handoffs};
 use super::local::{Clock, Signal};
 use super::node::Node;
+use super::refusals::Refusals;
 use crate::limits;
 use crate::shard::{Action, Event, Notice, Part, Request, Shard, ShardStatus};
 use crate::snapshot::ShardUsage;
@@ -58,6 +59,10 @@ pub(super) struct Core {
     pub(super) dials: Dials,
     /// The second of the last line about somebody else's mistake, and lines in it.
     complaints: Cell<(u64, u32)>,
+    /// Refusals between nodes that were told already.
+    pub(super) refusals: Refusals,
+    /// When a line last told that clients are turned away, and how many were since.
+    pub(super) full_told: Cell<(Time, u64)>,
     /// Bytes outside buffers that wait for sockets, of all connections.
     pub(super) queued_bytes: Rc<Cell<usize>>,
     /// What each shard took so far, in the order of `logs`.
@@ -109,6 +114,8 @@ impl Core {
             stopped: Signal::default(),
             dials: Dials::default(),
             complaints: Cell::default(),
+            refusals: Refusals::default(),
+            full_told: Cell::new((Time(0), 0)),
             queued_bytes: Rc::default(),
             usage: RefCell::new(vec![ShardUsage::default(); logs.len()]),
             logs,

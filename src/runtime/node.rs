@@ -54,6 +54,8 @@ pub(super) struct Counters {
     pub(super) refused_peers: AtomicU64,
     /// Connections accepted.
     pub(super) accepted: AtomicU64,
+    /// Connections closed because a core had enough.
+    pub(super) refused: AtomicU64,
 }
 
 impl Board for Node {

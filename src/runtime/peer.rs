@@ -10,10 +10,11 @@ use super::client::port_of;
 use super::connection::{Connection, Kind};
 use super::driver::Core;
 use super::reader::{Incoming, ReadError, Reader};
+use super::refusals::Met;
 use crate::limits;
 use crate::shard::Event;
 use crate::types::{BufferId, LogId, NodeId, ShardId};
-use crate::wire::body::{Body, Channel, Hello, HelloOk, PROTOCOL};
+use crate::wire::body::{Body, Channel, Error, Hello, HelloOk, PROTOCOL};
 use crate::wire::code::Code;
 use crate::wire::frame::FrameHeader;
 use std::rc::Rc;
@@ -28,15 +29,18 @@ pub(super) async fn serve_accepted(
     hello: &Hello,
     log: LogId,
 ) -> Result<(), ReadError> {
+    let about = Some(log).filter(|_| hello.channel == Channel::Data);
     if let Err((code, details)) = check(core, hello, log) {
         core.node
             .counters
             .refused_peers
             .fetch_add(1, Ordering::Relaxed);
-        if code != Code::WrongCore && core.may_complain() {
+        if code != Code::WrongCore {
             let (address, node) = (connection.address, hello.node);
-            tracing::warn!(%address, %node, here = details[0], there = details[1],
-                "peer refused: {}; mend: {}", code.text(), code.mend());
+            core.tell_refused(node, (code, details));
+            if core.is_refusal_news(Met::Accepting, node, about, code) {
+                tracing::warn!(%address, %node, "peer refused: {}", code.explain(details));
+            }
         }
         connection.refuse(code, details, 0, log);
         connection.close_after_queue(core.close_by());
@@ -50,6 +54,7 @@ pub(super) async fn serve_accepted(
         capabilities: 0,
     };
     connection.send_body(answer, 0, log);
+    core.refusals.over(Met::Accepting, hello.node, about);
     let logs = match hello.channel {
         Channel::Data => vec![core.local(log).expect("checked above")],
         Channel::Control => shared_logs(core, hello.cores.into(), hello.core.into()),
@@ -179,7 +184,7 @@ async fn handle(
         }
     };
     if let Body::Error(error) = &body {
-        note_error(core, connection, error.code, log);
+        note_error(core, connection, error, log);
         reader.skip(header.payload_len).await?;
         return Ok(true);
     }
@@ -192,6 +197,7 @@ async fn handle(
         connection.close_after_queue(core.close_by());
         return Ok(false);
     }
+    note_progress(core, connection, &body, log);
     let Some(local) = core.local(log) else {
         reader.skip(header.payload_len).await?;
         connection.refuse(Code::UnknownLog, [0, 0], header.correlation, log);
@@ -243,10 +249,24 @@ fn deliver(
     }
 }
 
-fn note_error(core: &Core, connection: &Connection, number: u16, log: LogId) {
-    if core.may_complain() {
-        let code = Code::from_number(number).map_or("an unknown code", Code::name);
-        tracing::warn!(%log, peer = %connection.address, code, "the peer refuses");
+/// A peer says that something of the log is wrong: a line, if it did not say so before.
+fn note_error(core: &Core, connection: &Connection, error: &Error, log: LogId) {
+    let Kind::Peer { node, .. } = connection.kind.get() else {
+        return;
+    };
+    let code = Code::from_number(error.code).unwrap_or(Code::Unsupported);
+    if core.is_refusal_news(Met::Open, node, Some(log), code) {
+        let why = code.explain([error.detail, error.detail_two]);
+        tracing::warn!(%log, %node, "the peer refuses: {why}");
+    }
+}
+
+/// Blocks or acks come on the link of a log again.
+fn note_progress(core: &Core, connection: &Connection, body: &Body, log: LogId) {
+    if let (Body::Replicate(_) | Body::ReplicateOk(_), Kind::Peer { node, .. }) =
+        (body, connection.kind.get())
+    {
+        core.refusals.over(Met::Open, node, Some(log));
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::files::{AlignedBytes, create_directory};
 use crate::config::{Config, ConfigError};
-use crate::limits::DISK_ALIGNMENT;
+use crate::limits::{CORE_CONNECTIONS, CORE_CONNECTIONS_MORE, DISK_ALIGNMENT};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -58,6 +58,32 @@ pub fn memlock() -> Result<(), ConfigError> {
         return Err(ConfigError::new("memlock limit", value, rule, mend));
     }
     Ok(())
+}
+
+/// Raises the soft limit of open files to the hard one: each connection takes two descriptors, and
+/// a log a few. A limit that leaves less than the cores may take is told, with the mend.
+pub fn descriptors(cores: usize) {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the call fills in the struct that it is given.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+        return;
+    }
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the call reads the struct that it is given.
+    let raised = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } == 0;
+    let wanted = 2 * (CORE_CONNECTIONS + CORE_CONNECTIONS_MORE) * cores;
+    if !raised || limit.rlim_max < wanted as u64 {
+        let most = limit.rlim_max;
+        tracing::warn!(
+            most,
+            wanted,
+            "the limit of open files is below what connections may take; mend: raise it \
+             (ulimit -Hn, or LimitNOFILE in the service)"
+        );
+    }
 }
 
 /// The CPU of each executor, and every CPU that the process may use.

@@ -14,6 +14,7 @@ use crate::limits;
 use crate::types::LogId;
 use crate::wire::body::Body;
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 use glommio::net::{TcpListener, TcpStream};
 use glommio::timer::sleep;
 use socket2::{SockRef, TcpKeepalive};
@@ -23,6 +24,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const WATCH: Duration = Duration::from_millis(100);
+/// Time between two lines about connections that are turned away, microseconds.
+const FULL_TOLD_US: u64 = 10_000_000;
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 /// Unacknowledged bytes for so long end a connection: the other side's machine is gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,8 +37,12 @@ pub(super) async fn accept(core: Rc<Core>, listener: TcpListener) {
             Ok(accepted) => {
                 let stream = accepted.bind_to_executor();
                 core.node.counters.accepted.fetch_add(1, Ordering::Relaxed);
-                let full = core.connections.borrow().len() >= limits::CORE_CONNECTIONS;
-                if full || core.stopping.get() {
+                if core.stopping.get() {
+                    continue;
+                }
+                let most = limits::CORE_CONNECTIONS + limits::CORE_CONNECTIONS_MORE;
+                if core.connections.borrow().len() >= most {
+                    note_full(&core);
                     continue;
                 }
                 tune(&stream);
@@ -47,12 +54,36 @@ pub(super) async fn accept(core: Rc<Core>, listener: TcpListener) {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "no connection could be accepted");
+                if core.may_complain() {
+                    tracing::warn!(%error, "no connection could be accepted");
+                }
                 sleep(PAUSE_AFTER_ERROR).await;
             }
         }
         glommio::yield_if_needed().await;
     }
+}
+
+/// A client is turned away: a line once in a while, with how many there were since the last one.
+fn note_full(core: &Core) {
+    core.node.counters.refused.fetch_add(1, Ordering::Relaxed);
+    let (told, since) = core.full_told.get();
+    let now = core.clock.now();
+    if told.0 > 0 && now.since_us(told) < FULL_TOLD_US {
+        return core.full_told.set((told, since + 1));
+    }
+    core.full_told.set((now, 0));
+    let message = Message::ConnectionsFull;
+    let (id, most, mend) = (message.name(), limits::CORE_CONNECTIONS, message.mend());
+    let (core, refused) = (core.index, since + 1);
+    tracing::warn!(
+        id,
+        core,
+        most,
+        refused,
+        "{}; mend: {mend}",
+        message.meaning()
+    );
 }
 
 /// Sets what every connection wants.
@@ -89,6 +120,16 @@ async fn first_frame(
         let (hello, log) = (hello.clone(), first.header.log);
         reader.skip(first.header.payload_len).await?;
         return peer::serve_accepted(core, connection, reader, &hello, log).await;
+    }
+    if core.connections.borrow().len() > limits::CORE_CONNECTIONS {
+        note_full(core);
+        let most = [limits::CORE_CONNECTIONS as u64, 0];
+        let header = first.header;
+        reader.skip(header.payload_len).await?;
+        let code = Code::TooManyConnections;
+        connection.refuse(code, most, header.correlation, header.log);
+        connection.close_after_queue(core.close_by());
+        return Ok(());
     }
     client::serve(core, connection, reader, first).await
 }

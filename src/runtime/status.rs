@@ -9,7 +9,7 @@ use crate::shard::ShardStatus;
 use crate::shard::status::{Account, LinkStatus, LinkView, Role};
 use crate::snapshot::{CoreReport, ShardUsage, Slot, Snapshot};
 use crate::types::LogId;
-use crate::wire::body::{CreditLimits, PauseReason};
+use crate::wire::body::CreditLimits;
 use crate::wire::record;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -63,6 +63,7 @@ fn json(node: &Node, statuses: &[ShardStatus], cores: &[Arc<CoreReport>]) -> Val
             "unknown_frames": count(&node.counters.unknown_frames),
             "refused_peers": count(&node.counters.refused_peers),
             "connections_accepted": count(&node.counters.accepted),
+            "connections_refused": count(&node.counters.refused),
             "handoffs": node.handoffs.iter().map(count).sum::<u64>(),
             "connections_open": cores.iter().map(|core| core.connections_open).sum::<usize>(),
             "buffer_bytes": cores.iter().map(|core| core.buffer_bytes).sum::<usize>(),
@@ -98,12 +99,12 @@ fn shard(status: &ShardStatus, usage: Option<&ShardUsage>) -> Value {
         "committed_offset": status.committed_offset.0,
         "disk_full": status.is_full,
         "verified_end": status.verified_end.0,
-        "following": status.following.map(|link| json!({
+        "following": status.following.as_ref().map(|link| json!({
             "leader": status.leader.map(|leader| leader.0),
             "status": word(link.status),
-            "cause": link.pause.map_or("", cause),
+            "cause": link.cause,
         })),
-        "leader_silence_us": status.following.and_then(|link| link.silence_us),
+        "leader_silence_us": status.following.as_ref().and_then(|link| link.silence_us),
         "failed": status.failed,
         "granted": granted(&status.granted),
         "cpu_s": usage.map_or(0, |usage| usage.cpu_ns) as f64 / 1e9,
@@ -130,14 +131,6 @@ fn word(status: LinkStatus) -> &'static str {
     }
 }
 
-fn cause(reason: PauseReason) -> &'static str {
-    match reason {
-        PauseReason::SlowDisk => "slow_disk",
-        PauseReason::HighLoad => "high_load",
-        PauseReason::Manual => "manual",
-    }
-}
-
 fn link(status: &ShardStatus, view: &LinkView, usage: Option<&ShardUsage>) -> Value {
     let usage = usage.and_then(|usage| usage.links.get(&view.peer));
     let usage = usage.copied().unwrap_or_default();
@@ -154,7 +147,7 @@ fn link(status: &ShardStatus, view: &LinkView, usage: Option<&ShardUsage>) -> Va
         "lag": {
             "records": view.lag_records,
             "bytes": view.lag_bytes,
-            "seconds": view.lag_us as f64 / 1e6,
+            "seconds": view.lag_us.map(|us| us as f64 / 1e6),
         },
         "credit": {
             "records": view.credit_records,

@@ -5,6 +5,7 @@
 //! `Close` the connection's id is dead: late sends to it are dropped by the shell without a word.
 //! Buffers named in events belong to the core from then on (see `buffers.rs`).
 
+use crate::replica::Refused;
 use crate::types::{
     BufferId, ConnectionId, Epoch, Level, LogId, NodeId, Offset, ReadLevel, Ticket,
 };
@@ -94,6 +95,15 @@ pub enum Event {
     DialFailed {
         /// The peer.
         peer: NodeId,
+        /// What the other side said, if it refused the connection.
+        why: Option<Refused>,
+    },
+    /// A peer's connection was refused here, or the peer refused one of this node.
+    PeerRefused {
+        /// The peer.
+        peer: NodeId,
+        /// Why.
+        why: Refused,
     },
     /// A frame from a peer. For a run of blocks, `payload` names the buffer in which each block
     /// lies at a multiple of 4096 with zeroed padding, one behind the other, and the bytes they

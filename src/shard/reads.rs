@@ -11,7 +11,7 @@ use super::{Part, Purpose, Request, Role, Shard};
 use crate::buffers::Buffers;
 use crate::limits::{BATCH_HEADER, BLOCK_HEADER, WAITING_READS, WAITING_READS_EACH};
 use crate::types::{BufferId, ConnectionId, Epoch, Offset, ReadLevel, Time};
-use crate::wal::{Common, From, Load, Loaded, ReadError};
+use crate::wal::{Common, DAMAGE_MEND, From, Load, Loaded, ReadError};
 use crate::wire::batch::BatchPrefix;
 use crate::wire::block;
 use crate::wire::body::ReadOk;
@@ -257,8 +257,9 @@ impl Shard {
         } = error
         {
             let name = crate::wire::segment::file_name(file);
-            self.log
-                .latch(format!("{name} at {position}: block {block} is damaged"));
+            self.log.latch(format!(
+                "{name} at {position}: block {block} is damaged; mend: {DAMAGE_MEND}"
+            ));
         }
     }
 

@@ -3,7 +3,7 @@
 //! Plain numbers and closed sets; whoever shows it chooses the words. Positions in blocks are
 //! exclusive, times in microseconds, lags as DESIGN defines them: at the leader, per link.
 
-pub use crate::replica::{Account, Following, LinkStatus, LinkView};
+pub use crate::replica::{Account, Following, LinkStatus, LinkView, Refused};
 use crate::types::{BlockNo, Buckets, Epoch, LogId, NodeId, Offset};
 
 /// What this node is for a log.

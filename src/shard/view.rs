@@ -6,7 +6,7 @@
 
 use super::Run;
 use crate::replica::LogView;
-use crate::types::{BlockNo, Epoch, Offset};
+use crate::types::{BlockNo, Epoch, Offset, Tick};
 use crate::wal::{Held, Log};
 use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::LogStart;
@@ -118,5 +118,10 @@ impl LogView for View<'_> {
         let held = || self.log.end_offset_of(end);
         let stashed = stashed.map(|header| header.end_offset);
         stashed.or(anew.map(|start| start.offset)).or_else(held)
+    }
+
+    fn rest_from(&self, from: BlockNo) -> Option<(u64, Tick)> {
+        // A leader asks, and its log is cut only before it leads.
+        self.log.rest_from(from).filter(|_| self.cut_from.is_none())
     }
 }

@@ -105,8 +105,8 @@ codes! {
         "too many requests are waiting",
         "retry later or lower the rate";
     LogFailed 18 Elsewhere
-        "the log met a disk error and is closed until restart",
-        "see the node's log, mend the disk, restart the node";
+        "the log is closed until restart: its disk failed, or what it holds is damaged",
+        "see `millrace status` of that node for which it is and what mends it";
     NoSpace 19 Later
         "the disk is full",
         "free space or set retention";
@@ -158,15 +158,57 @@ codes! {
     Truncated 35 Final
         "the reader's last batch is no longer in the log: it was never committed",
         "drop what was read from the offset beside the code on and read from there";
-    RetentionFull 40 Later
+    TooManyConnections 36 Elsewhere
+        "the core of the node has as many connections as it takes",
+        "share connections among producers and readers, or give the node more cores";
+    RetentionFull 40 Final
         "the log holds as many bytes as log.retention = hard allows",
-        "raise log.retention_bytes, or set log.retention = fifo";
+        "raise log.retention_bytes, or set log.retention = fifo, and restart the node";
 }
 
 impl Code {
     /// The code's number on the wire.
     pub fn number(self) -> u16 {
         self as u16
+    }
+
+    /// What the numbers beside it are; empty where there is none, or where it depends.
+    fn details(self) -> [&'static str; 2] {
+        match self {
+            Code::WrongVersion | Code::WrongCluster | Code::WrongFingerprint => {
+                ["the refusing side's", "the refused side's"]
+            }
+            Code::WrongNode => ["it is", "taken for"],
+            Code::TooLarge => ["it has", "at most"],
+            Code::RetentionFull => ["bytes held", "bound"],
+            Code::OutOfRange => ["from", "to"],
+            Code::Overloaded | Code::TooManyConnections => ["at most", ""],
+            Code::UnknownLevel => ["level", ""],
+            Code::WrongCore => ["port", ""],
+            Code::NotLeader => ["leader", ""],
+            Code::StaleEpoch | Code::ProducerFenced => ["epoch", ""],
+            Code::SequenceGap => ["sequence", ""],
+            Code::SequenceReused | Code::Truncated => ["offset", ""],
+            _ => ["", ""],
+        }
+    }
+
+    /// What it means with its name, the numbers beside it, and the mend: all of it on one line.
+    pub fn explain(self, details: [u64; 2]) -> String {
+        let names = self.details();
+        let named = names.into_iter().zip(details);
+        let said = |(name, number): (&str, u64)| match name {
+            "" => number.to_string(),
+            _ => format!("{name}: {number}"),
+        };
+        let one = !names[0].is_empty() && names[1].is_empty();
+        let numbers: Vec<String> = named.take(if one { 1 } else { 2 }).map(said).collect();
+        let numbers = match details {
+            [0, 0] => String::new(),
+            _ => format!(" ({})", numbers.join(", ")),
+        };
+        let (name, text, mend) = (self.name(), self.text(), self.mend());
+        format!("{name}: {text}{numbers}; mend: {mend}")
     }
 
     /// The code with this number.

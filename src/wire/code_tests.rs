@@ -35,13 +35,27 @@ fn each_code_says_what_it_means_and_what_mends_it() {
 /// Numbers are never reused: what an older node or client knows keeps its meaning.
 #[test]
 fn published_numbers_keep_their_names() {
-    let names: Vec<&str> = (1..=35)
+    let names: Vec<&str> = (1..=36)
         .map(|number| Code::from_number(number).map_or("", Code::name))
         .collect();
     let published = "Unsupported WrongDirection BadFrame WrongVersion WrongCluster WrongNode \
         WrongFingerprint WrongCore NotLeader UnknownLog UnknownLevel BadBatch BadCrc EmptyBatch \
         TooLarge NotReady Overloaded LogFailed NoSpace Unknown OutOfRange Timeout StaleEpoch \
         OutOfSync Diverged OverCredit MemoryLost WrongMembers Stopping Replaced SequenceGap \
-        SequenceReused UnknownProducer ProducerFenced Truncated";
+        SequenceReused UnknownProducer ProducerFenced Truncated TooManyConnections";
     assert_eq!(names.join(" "), published);
+}
+
+#[test]
+fn numbers_beside_a_code_are_named() {
+    let full = Code::RetentionFull.explain([9, 8]);
+    assert!(
+        full.contains("(bytes held: 9, bound: 8); mend: raise"),
+        "{full}"
+    );
+    let one = Code::UnknownLevel.explain([7, 0]);
+    assert!(one.contains("quorum (level: 7); mend: "), "{one}");
+    let bare = Code::LogFailed.explain([0, 0]);
+    assert!(!bare.contains('('), "{bare}");
+    assert!(Code::BadFrame.explain([3, 4]).contains("(3, 4)"));
 }

@@ -121,6 +121,9 @@ messages! {
     PauseEnded 23 Info
         "this follower lets its leader go on",
         "";
+    ConnectionsFull 24 Warn
+        "clients are refused: a core has as many connections as it takes",
+        "see who opens them; share connections, or give the node more cores";
 }
 
 impl Message {

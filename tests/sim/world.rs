@@ -308,6 +308,7 @@ impl World {
                 node,
                 Event::DialFailed {
                     peer: node_id(peer),
+                    why: None,
                 },
             ),
             NetEvent::Frame {
