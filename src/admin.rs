@@ -15,6 +15,7 @@
 
 mod health;
 mod http;
+mod listen;
 mod metrics;
 
 use crate::config::{Config, ConfigError};

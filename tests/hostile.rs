@@ -8,6 +8,8 @@
 
 mod node;
 
+#[path = "hostile/admin.rs"]
+mod admin;
 #[path = "hostile/clients.rs"]
 mod clients;
 #[path = "hostile/dialed.rs"]
@@ -20,6 +22,8 @@ mod led;
 mod members;
 #[path = "hostile/nodes.rs"]
 mod nodes;
+#[path = "hostile/settings.rs"]
+mod settings;
 #[path = "hostile/tally.rs"]
 mod tally;
 #[path = "hostile/wire.rs"]
@@ -190,4 +194,37 @@ fn clients_that_hoard() {
     clients::hoard(&nodes, &mut witness);
     assert_quiet(&nodes, 0, 60);
     nodes.stop();
+}
+
+/// More clients than a core takes: each of those above it is told so, the log has a line, and a
+/// member of the cluster is let in all the same.
+#[test]
+fn clients_by_the_thousand() {
+    let nodes = Nodes::start(3, 2, 4);
+    for shard in 0..2 {
+        nodes.wait_until_led(shard);
+    }
+    let mut witness = Witness::new(&nodes, 0);
+    let mut dialing = Dialing::new(&nodes, 0, &mut witness);
+    let crowd = clients::crowd(&dialing.address);
+    dialing.is_welcome();
+    let lines = nodes.said(0);
+    let told = lines.iter().filter(|line| line.contains("ConnectionsFull"));
+    assert_eq!(told.count(), 1, "one line for all of them");
+    drop(crowd);
+    witness.works();
+    nodes.stop();
+}
+
+/// Settings against each other, and the HTTP port.
+#[test]
+fn operators_and_those_who_play_them() {
+    let mut tally = Tally::default();
+    settings::contradict(&mut tally);
+    let served = admin::Served::start();
+    served.requests(&mut tally);
+    served.orders(&mut tally);
+    served.waiters(&mut tally);
+    served.stop();
+    println!("settings and the HTTP port\n{tally}");
 }

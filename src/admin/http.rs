@@ -3,6 +3,7 @@
 //! Pages are made anew from one look at the board each. An order goes to every core's mailbox and
 //! is answered when all of them have carried it out, or with a refusal that says what to do.
 
+use super::listen::Listener;
 use super::{Admin, health, metrics};
 use crate::snapshot::{Board, Order};
 use crate::types::{LogId, NodeId};
@@ -45,7 +46,7 @@ pub(super) async fn serve(admin: Admin, board: Arc<dyn Board>) {
         .fallback(nothing)
         .with_state(desk);
     let served = match tokio::net::TcpListener::from_std(admin.listener) {
-        Ok(listener) => axum::serve(listener, pages).await,
+        Ok(listener) => axum::serve(Listener::new(listener), pages).await,
         Err(error) => Err(error),
     };
     if let Err(error) = served {

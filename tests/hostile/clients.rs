@@ -1,6 +1,7 @@
 //! Attacks of a client: every frame, cut off, flipped and lying, on one port of a node.
 
-use millrace::limits::{BATCH_HEADER, FRAME_BODY, FRAME_HEADER, FRAME_PAYLOAD};
+use millrace::client::driver::blocking::Client;
+use millrace::limits::{BATCH_HEADER, CORE_CONNECTIONS, FRAME_BODY, FRAME_HEADER, FRAME_PAYLOAD};
 use millrace::types::{Level, LogId, Offset, OriginId, ReadLevel, ShardId};
 use millrace::wire::body::{Append, Body, Metadata, PROTOCOL, Status};
 use millrace::wire::code::Code;
@@ -507,6 +508,40 @@ pub fn hoard(nodes: &Nodes, witness: &mut Witness) {
         }
     }
     witness.works();
+}
+
+/// Clients until a core has enough of them, and 50 more, who are told so and sent away.
+pub fn crowd(address: &str) -> Vec<Wire> {
+    let mut crowd = Vec::new();
+    let mut refused = 0;
+    while refused < 50 {
+        let mut wire = Wire::open(address);
+        wire.ask_still_there();
+        let answer = wire.next().expect("an answer");
+        match answer.refusal() {
+            None => crowd.push(wire),
+            Some(refusal) => {
+                let most = CORE_CONNECTIONS as u64;
+                assert_eq!(refusal, (Code::TooManyConnections, [most, 0]));
+                assert_eq!(wire.until_closed(), []);
+                refused += 1;
+            }
+        }
+        assert!(crowd.len() <= CORE_CONNECTIONS, "a core takes no more");
+    }
+    assert!(
+        crowd.len() > CORE_CONNECTIONS / 2,
+        "{} are let in",
+        crowd.len()
+    );
+    let said = Client::connect(address).and_then(|mut client| client.status());
+    let said = said.expect_err("it is one too many").to_string();
+    let words = format!("(at most: {CORE_CONNECTIONS}); mend: share connections");
+    assert!(
+        said.contains("TooManyConnections") && said.contains(&words),
+        "{said}"
+    );
+    crowd
 }
 
 fn by_leader() -> Append {

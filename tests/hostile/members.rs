@@ -106,6 +106,14 @@ impl Dialing<'_> {
         dialing
     }
 
+    /// A sound Hello is accepted.
+    pub fn is_welcome(&mut self) {
+        let mut wire = Wire::open(&self.address);
+        wire.send_body(self.hello(Channel::Control), 0, log(LED));
+        let first = wire.next().map(|answer| answer.name());
+        assert_eq!(first, Some("HelloOk"));
+    }
+
     fn hello(&self, channel: Channel) -> Hello {
         Hello {
             protocol: PROTOCOL,
