@@ -36,6 +36,10 @@
 //! * There is one control connection for each pair of cores, dialed by the lower node id.
 //! * The leader keeps blocks in memory only while they are in flight or recent; a link that falls
 //!   behind reads them from the log's files, in the same frames.
+//! * A sealed block that fills at most half of its buffer is copied into one of its size: a link
+//!   that waits would otherwise keep a whole buffer for each. Fuller ones are never copied.
+//! * Lines of the log are written by a thread of their own, and dropped and counted rather than
+//!   waited for: standard error may be a pipe that nobody reads.
 //! * Runs that arrive while a follower cuts its log wait in the shard, bounded by the link's
 //!   credit.
 //! * A client gives a batch another name (epoch, sequence) only if every attempt under the old one
