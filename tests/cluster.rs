@@ -104,3 +104,77 @@ fn the_list_of_nodes_is_the_scripts_own() {
     let said = cluster.up(&["1", "--set", "cluster.nodes=[]"]);
     said.is(2, &["cluster.nodes", "up N and --base-port"]);
 }
+
+/// Every node of a mesh takes load to logs of its own, at the level of a mesh, and what it
+/// acknowledged is on all of them.
+#[test]
+fn the_load_generator_drives_and_proves_a_mesh() {
+    for (nodes, shards) in [(3, 1), (2, 2)] {
+        let cluster = Cluster::new(nodes);
+        let (count, shards_text) = (nodes.to_string(), shards.to_string());
+        let kind = ["--kind", "mesh", "--shards", &shards_text];
+        cluster
+            .up(&[&[&count[..]], &kind[..]].concat())
+            .is(0, &["every log led"]);
+        cluster.script(&["status"]).is(0, &["(mesh)"]);
+        let addresses: Vec<String> = (1..=nodes).map(|node| cluster.address(node)).collect();
+        let file = |name: &str| cluster.folder.path().join(name);
+        let mut load = loadgen();
+        load.args(["run", "--nodes", &addresses.join(",")])
+            .args(["--seconds", "1", "--warmup", "0.2", "--rate", "4000"])
+            .args([
+                "--batch-records",
+                "20",
+                "--connections",
+                "8",
+                "--key-count",
+                "100",
+            ])
+            .arg("--ledger")
+            .arg(file("run.ledger"))
+            .arg("--json")
+            .arg(file("run.json"));
+        let output = finish(load);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let report = json(&file("run.json"));
+        assert_eq!(
+            (&report["level"], &report["settled"]),
+            (&"leader".into(), &true.into())
+        );
+        assert_eq!(
+            (&report["failed"], &report["unknown"]),
+            (&0.into(), &0.into()),
+            "{said}"
+        );
+        let logs = report["shards"].as_array().expect("a row for each log");
+        let named = logs
+            .iter()
+            .map(|log| (log["origin"].as_u64(), log["shard"].as_u64()));
+        let all = (1..=u64::from(nodes)).flat_map(|node| (0..shards).map(move |s| (node, s)));
+        let all = all.map(|(node, shard)| (Some(node), Some(shard)));
+        assert_eq!(named.collect::<Vec<_>>(), all.collect::<Vec<_>>());
+        assert!(
+            logs.iter().all(|log| log["acked"].as_u64() > Some(0)),
+            "{report}"
+        );
+        cluster.script(&["down"]).is(0, &[]);
+        let mut verify = loadgen();
+        let data = cluster.script(&["data"]).text;
+        verify
+            .args(["verify", "--data", data.trim()])
+            .arg("--ledger")
+            .arg(file("run.ledger"));
+        verify.arg("--json").arg(file("verify.json"));
+        let output = finish(verify);
+        assert!(output.status.success(), "{}", text(&output.stdout));
+        let verdict = json(&file("verify.json"));
+        assert_eq!(verdict["checked"], report["acked"], "{verdict}");
+        assert_eq!(verdict["replicas_identical"], true, "{verdict}");
+    }
+}
+
+fn json(path: &Path) -> serde_json::Value {
+    let bytes = std::fs::read(path).expect("written");
+    serde_json::from_slice(&bytes).expect("JSON")
+}

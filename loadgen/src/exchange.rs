@@ -108,11 +108,11 @@ pub fn status(address: &str) -> io::Result<serde_json::Value> {
     serde_json::from_slice(&payload).map_err(io::Error::other)
 }
 
-/// A connection to the leader of `shard`, at the port of the core that owns it, Metadata exchanged.
-pub fn to_leader(nodes: &[String], shard: ShardId) -> io::Result<TcpStream> {
+/// A connection to the leader of `log`, at the port of the core that owns it, Metadata exchanged.
+pub fn to_leader(nodes: &[String], log: LogId) -> io::Result<TcpStream> {
     let mut last = io::Error::other("no node is named");
     for address in nodes {
-        match to_leader_by(address, shard) {
+        match to_leader_by(address, log) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -120,26 +120,26 @@ pub fn to_leader(nodes: &[String], shard: ShardId) -> io::Result<TcpStream> {
     Err(last)
 }
 
-fn to_leader_by(address: &str, shard: ShardId) -> io::Result<TcpStream> {
+fn to_leader_by(address: &str, log: LogId) -> io::Result<TcpStream> {
     let mut stream = connect(address, 0)?;
     let answer = metadata(&mut stream)?;
-    let leader = leader_of(&answer, shard)
-        .ok_or_else(|| io::Error::other(format!("{address} knows no leader of shard {shard}")))?;
+    let leader = leader_of(&answer, log)
+        .ok_or_else(|| io::Error::other(format!("{address} knows no leader of log {log}")))?;
     if leader != answer.node {
         let address = answer.nodes.iter().find(|node| node.node == leader);
         let address = address.ok_or_else(|| broken("a leader that is no node"))?;
-        return at_its_core(connect(&address.address, 0)?, &address.address, shard);
+        return at_its_core(connect(&address.address, 0)?, &address.address, log);
     }
-    at_core(stream, answer, address, shard)
+    at_core(stream, answer, address, log.shard)
 }
 
-fn at_its_core(mut stream: TcpStream, address: &str, shard: ShardId) -> io::Result<TcpStream> {
+fn at_its_core(mut stream: TcpStream, address: &str, log: LogId) -> io::Result<TcpStream> {
     let answer = metadata(&mut stream)?;
-    if leader_of(&answer, shard) != Some(answer.node) {
-        let text = format!("{address} does not lead shard {shard} yet");
+    if leader_of(&answer, log) != Some(answer.node) {
+        let text = format!("{address} does not lead log {log} yet");
         return Err(io::Error::other(text));
     }
-    at_core(stream, answer, address, shard)
+    at_core(stream, answer, address, log.shard)
 }
 
 /// The leader itself says how many cores it listens with: the map outlives no connection.
@@ -160,7 +160,8 @@ fn at_core(
     Ok(stream)
 }
 
-fn leader_of(answer: &MetadataOk, shard: ShardId) -> Option<NodeId> {
-    let leader = answer.leaders.get(usize::from(shard.0)).copied();
-    leader.filter(|leader| *leader != NodeId(0))
+/// A node names the leaders of the logs that its own clients append to: in a mesh its own.
+fn leader_of(answer: &MetadataOk, log: LogId) -> Option<NodeId> {
+    let leader = answer.leaders.get(usize::from(log.shard.0)).copied();
+    leader.filter(|leader| *leader != NodeId(0) && answer.origin == log.origin)
 }

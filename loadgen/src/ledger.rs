@@ -6,26 +6,31 @@
 //! `verify/mod.rs` next.
 //!
 //! ```text
-//! header, 48 bytes: magic "MRLG" · version u32 · crc u32 (this field as zero) · run u32
-//!                   · origin u32 · shards u32 · record_bytes u32 · payload u8 · zero [u8; 3]
-//!                   · entries u64 · key_count u32 · zero u32
-//! entry, 32 bytes:  producer u32 · first u32 · count u32 · shard u16 · state u8 · zero u8
-//!                   · code u16 · zero u16 · crc u32 (this field as zero) · offset u64
+//! header, 112 bytes: magic "MRLG" · version u32 · crc u32 (this field as zero) · run u32
+//!                    · origin_count u32 · shards u32 · record_bytes u32 · payload u8
+//!                    · zero [u8; 3] · entries u64 · key_count u32 · zero u32
+//!                    · origins [u32; 16], ascending, zero behind the last
+//! entry, 32 bytes:   producer u32 · first u32 · count u32 · shard u16 · state u8
+//!                    · origin u8 (its place among the origins) · code u16 · zero u16
+//!                    · crc u32 (this field as zero) · offset u64
 //! ```
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 
-use millrace::types::{Offset, OriginId, ShardId};
+use millrace::limits::MAX_NODES;
+use millrace::types::{LogId, Offset, OriginId, ShardId};
 use millrace::wire::code::{Code, Retry};
 use millrace::wire::crc_with_zeroed;
 
 use crate::payload::Payload;
 
 const MAGIC: &[u8; 4] = b"MRLG";
-const VERSION: u32 = 2;
-const HEADER: usize = 48;
+const VERSION: u32 = 3;
+const HEADER: usize = ORIGINS + 4 * MAX_NODES;
+const ORIGINS: usize = 48;
 const HEADER_CRC: usize = 8;
 const ENTRY: usize = 32;
 const ENTRY_CRC: usize = 20;
@@ -80,8 +85,8 @@ pub struct Entry {
     pub first: u32,
     /// Records in it.
     pub count: u32,
-    /// Where it was sent.
-    pub shard: ShardId,
+    /// The log that it was sent to.
+    pub log: LogId,
     /// What became of it.
     pub state: State,
 }
@@ -98,8 +103,6 @@ impl Entry {
 pub struct Ledger {
     /// The run's id, as in every payload.
     pub run: u32,
-    /// Origin of the logs written to.
-    pub origin: OriginId,
     /// Shards of the cluster.
     pub shards: u32,
     /// Bytes of every record's value.
@@ -147,9 +150,10 @@ impl Ledger {
         let mut beside = path.as_os_str().to_owned();
         beside.push(".part");
         let mut out = BufWriter::new(File::create(&beside)?);
-        out.write_all(&self.header())?;
+        let origins = self.origins();
+        out.write_all(&self.header(&origins))?;
         for entry in &self.entries {
-            out.write_all(&encode(entry))?;
+            out.write_all(&encode(entry, &origins))?;
         }
         out.into_inner()?.sync_all()?;
         fs::rename(&beside, path)?;
@@ -162,14 +166,14 @@ impl Ledger {
         let mut file = File::open(path).map_err(LedgerError::Io)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(LedgerError::Io)?;
-        let (mut ledger, count) = parse_header(&bytes)?;
+        let (mut ledger, origins, count) = parse_header(&bytes)?;
         let entries = &bytes[HEADER..];
         if entries.len() as u64 != count * ENTRY as u64 {
             return Err(LedgerError::Damaged("its length does not fit its header"));
         }
         ledger.entries.reserve_exact(count as usize);
         for entry in entries.chunks_exact(ENTRY) {
-            ledger.entries.push(decode(entry)?);
+            ledger.entries.push(decode(entry, &origins)?);
         }
         ledger
             .entries
@@ -192,24 +196,34 @@ impl Ledger {
             .ok()
     }
 
-    fn header(&self) -> [u8; HEADER] {
+    /// The origins of the logs written to, ascending: those of the cluster's nodes at most.
+    fn origins(&self) -> Vec<OriginId> {
+        let origins: BTreeSet<OriginId> =
+            self.entries.iter().map(|entry| entry.log.origin).collect();
+        origins.into_iter().collect()
+    }
+
+    fn header(&self, origins: &[OriginId]) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         bytes[..4].copy_from_slice(MAGIC);
         bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.run.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.origin.0.to_le_bytes());
+        bytes[16..20].copy_from_slice(&(origins.len() as u32).to_le_bytes());
         bytes[20..24].copy_from_slice(&self.shards.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.record_bytes.to_le_bytes());
         bytes[28] = self.payload as u8;
         bytes[32..40].copy_from_slice(&(self.entries.len() as u64).to_le_bytes());
         bytes[40..44].copy_from_slice(&self.key_count.to_le_bytes());
+        for (place, origin) in bytes[ORIGINS..].chunks_exact_mut(4).zip(origins) {
+            place.copy_from_slice(&origin.0.to_le_bytes());
+        }
         let crc = crc_with_zeroed(&bytes, HEADER_CRC);
         bytes[HEADER_CRC..HEADER_CRC + 4].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 }
 
-fn parse_header(bytes: &[u8]) -> Result<(Ledger, u64), LedgerError> {
+fn parse_header(bytes: &[u8]) -> Result<(Ledger, Vec<OriginId>, u64), LedgerError> {
     let damaged = LedgerError::Damaged;
     let header = bytes
         .get(..HEADER)
@@ -226,24 +240,29 @@ fn parse_header(bytes: &[u8]) -> Result<(Ledger, u64), LedgerError> {
     let payload = Payload::ALL.get(usize::from(header[28]));
     let ledger = Ledger {
         run: u32_at(header, 12),
-        origin: OriginId(u32_at(header, 16)),
         shards: u32_at(header, 20),
         record_bytes: u32_at(header, 24),
         payload: *payload.ok_or(damaged("its payload is of no known kind"))?,
         key_count: u32_at(header, 40),
         entries: Vec::new(),
     };
-    Ok((ledger, u64_at(header, 32)))
+    let origins = header[ORIGINS..].chunks_exact(4);
+    let origins = origins.map(|origin| OriginId(u32_at(origin, 0)));
+    let origins = origins.take(u32_at(header, 16) as usize).collect();
+    Ok((ledger, origins, u64_at(header, 32)))
 }
 
-fn encode(entry: &Entry) -> [u8; ENTRY] {
+fn encode(entry: &Entry, origins: &[OriginId]) -> [u8; ENTRY] {
     let (state, code, offset) = entry.state.parts();
+    let origin = origins.binary_search(&entry.log.origin);
+    let origin = origin.expect("the origins are those of the entries");
     let mut bytes = [0; ENTRY];
     bytes[..4].copy_from_slice(&entry.producer.to_le_bytes());
     bytes[4..8].copy_from_slice(&entry.first.to_le_bytes());
     bytes[8..12].copy_from_slice(&entry.count.to_le_bytes());
-    bytes[12..14].copy_from_slice(&entry.shard.0.to_le_bytes());
+    bytes[12..14].copy_from_slice(&entry.log.shard.0.to_le_bytes());
     bytes[14] = state;
+    bytes[15] = origin as u8;
     bytes[16..18].copy_from_slice(&code.to_le_bytes());
     bytes[24..32].copy_from_slice(&offset.to_le_bytes());
     let crc = crc_with_zeroed(&bytes, ENTRY_CRC);
@@ -251,7 +270,7 @@ fn encode(entry: &Entry) -> [u8; ENTRY] {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Result<Entry, LedgerError> {
+fn decode(bytes: &[u8], origins: &[OriginId]) -> Result<Entry, LedgerError> {
     if crc_with_zeroed(bytes, ENTRY_CRC) != u32_at(bytes, ENTRY_CRC) {
         return Err(LedgerError::Damaged(
             "the CRC of one of its batches does not fit",
@@ -259,11 +278,17 @@ fn decode(bytes: &[u8]) -> Result<Entry, LedgerError> {
     }
     let code = u16::from_le_bytes([bytes[16], bytes[17]]);
     let state = State::from_parts(bytes[14], code, u64_at(bytes, 24));
+    let origin = origins.get(usize::from(bytes[15])).copied();
     Ok(Entry {
         producer: u32_at(bytes, 0),
         first: u32_at(bytes, 4),
         count: u32_at(bytes, 8),
-        shard: ShardId(u16::from_le_bytes([bytes[12], bytes[13]])),
+        log: LogId {
+            origin: origin.ok_or(LedgerError::Damaged(
+                "one of its batches has no known origin",
+            ))?,
+            shard: ShardId(u16::from_le_bytes([bytes[12], bytes[13]])),
+        },
         state: state.ok_or(LedgerError::Damaged(
             "one of its batches has no known state",
         ))?,

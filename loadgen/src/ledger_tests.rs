@@ -3,11 +3,13 @@
 use super::*;
 
 fn entry(producer: u32, first: u32, state: State) -> Entry {
+    // A node of a mesh for each producer.
+    let (origin, shard) = (OriginId(10 - producer), ShardId(2));
     Entry {
         producer,
         first,
         count: 10,
-        shard: ShardId(2),
+        log: LogId { origin, shard },
         state,
     }
 }
@@ -15,7 +17,6 @@ fn entry(producer: u32, first: u32, state: State) -> Entry {
 fn ledger() -> Ledger {
     Ledger {
         run: 0xfeed,
-        origin: OriginId(9),
         shards: 3,
         record_bytes: 100,
         payload: Payload::Random,

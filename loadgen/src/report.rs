@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use millrace::types::ShardId;
+use millrace::types::LogId;
 use serde::{Deserialize, Serialize};
 
 use crate::payload::Payload;
@@ -96,10 +96,13 @@ pub struct Measured {
     pub unknown: u64,
 }
 
-/// Acked records of one shard.
+/// Acked records of one log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct ShardReport {
+    /// In a mesh the node whose log it is, in a set the cluster.
+    #[serde(default)]
+    pub origin: u64,
     pub shard: usize,
     pub acked: u64,
     /// The longest time between two of its acks, milliseconds.
@@ -164,7 +167,7 @@ pub struct Report {
     pub nodes: Vec<NodeReport>,
     /// Without the warm-up.
     pub measured: Measured,
-    /// Shard by shard, warm-up included.
+    /// Log by log, warm-up included: the shards of a set, or those of each node of a mesh.
     pub shards: Vec<ShardReport>,
     /// Records that were due by the timetable and never sent.
     pub unsent: u64,
@@ -196,7 +199,7 @@ impl From<Counts> for Measured {
 
 impl Report {
     /// Enters what the run counted. `record_bytes` is to be set before.
-    pub fn count(&mut self, stats: &Stats, shards: &[ShardId]) {
+    pub fn count(&mut self, stats: &Stats, logs: &[LogId]) {
         let seconds = stats.measured_s();
         let acked = stats.measured.acked as f64;
         let per_s = (seconds >= SECONDS_LEAST).then_some(acked / seconds);
@@ -223,13 +226,13 @@ impl Report {
             p9999: quantile(0.9999),
             max: stats.latency_us.max(),
         });
-        let shards = shards.iter().map(|shard| usize::from(shard.0));
-        let report = |shard| ShardReport {
-            shard,
-            acked: stats.acked_by_shard[shard],
-            gap_max_ms: stats.gap_ns_by_shard[shard] / 1_000_000,
+        let report = |(index, log): (usize, &LogId)| ShardReport {
+            origin: u64::from(log.origin.0),
+            shard: usize::from(log.shard.0),
+            acked: stats.acked_by_log[index],
+            gap_max_ms: stats.gap_ns_by_log[index] / 1_000_000,
         };
-        self.shards = shards.map(report).collect();
+        self.shards = logs.iter().enumerate().map(report).collect();
     }
 
     /// The table for people.

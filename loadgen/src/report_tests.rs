@@ -23,7 +23,7 @@ fn report() -> Report {
         nodes: vec![NodeReport::default()],
         ..Report::default()
     };
-    report.count(&stats, &[ShardId(0)]);
+    report.count(&stats, &[LogId::default()]);
     report
 }
 
@@ -74,7 +74,7 @@ fn ended_after(load_s: u64, acks_s: &[u64]) -> Report {
         nodes: vec![NodeReport::default()],
         ..Report::default()
     };
-    report.count(&stats, &[ShardId(0)]);
+    report.count(&stats, &[LogId::default()]);
     report
 }
 

@@ -4,6 +4,7 @@
 //! each node how it is, waits until the followers hold everything, and writes the ledger durably.
 //! The load itself is `driver/mod.rs`, which is to be read next; what it prints is `report.rs`.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -12,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{Args, ValueEnum};
 use millrace::client::codec::Codec;
 use millrace::limits::{BATCH_HEADER, CLIENT_IN_FLIGHT, MAX_BUFFER_BYTES};
-use millrace::types::{Level, ShardId, whole};
+use millrace::types::{Level, LogId, OriginId, ShardId, whole};
 use millrace::wire::body::MetadataOk;
 use millrace::wire::record;
 
@@ -32,7 +33,8 @@ const SETTLE: Duration = Duration::from_secs(60);
 /// Flags of `run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
-    /// Base addresses of nodes, host:port, separated by commas
+    /// Base addresses of nodes, host:port, separated by commas: any of a set; of a mesh all those
+    /// that are to take the load, each to logs of its own
     #[arg(long, required = true, value_delimiter = ',')]
     pub nodes: Vec<String>,
     /// Seconds to measure
@@ -41,9 +43,10 @@ pub struct RunArgs {
     /// Seconds of load before measuring
     #[arg(long, default_value_t = 5.0)]
     pub warmup: f64,
-    /// When an append is acknowledged: local, leader or quorum
-    #[arg(long, default_value = "quorum")]
-    pub level: String,
+    /// When an append is acknowledged: local, leader or quorum [default: quorum in a set, leader in
+    /// a mesh]
+    #[arg(long)]
+    pub level: Option<String>,
     /// Bytes of a record's value, at least 96 of json, 16 of the others
     #[arg(long, default_value_t = 100, value_parser = whole(0, MAX_BUFFER_BYTES))]
     pub record_bytes: usize,
@@ -62,7 +65,7 @@ pub struct RunArgs {
     /// Which of its shard's keys a record gets
     #[arg(long, value_enum, default_value_t)]
     pub key_choice: KeyChoice,
-    /// Connections, spread over the shards [default: 16, or the number of shards if it is larger]
+    /// Connections, spread over the logs [default: 16, or the number of logs if it is larger]
     #[arg(long, value_parser = whole(0, u32::MAX))]
     pub connections: Option<u32>,
     /// Batches that one connection may have unanswered
@@ -84,7 +87,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub json: Option<PathBuf>,
     /// Where to write ten times a second what was acked so far: a line of the time (milliseconds
-    /// since 1970) and the records of each shard
+    /// since 1970) and the records of each log written to, by origin and shard
     #[arg(long)]
     pub acks: Option<PathBuf>,
     /// Seed of the payloads' texts
@@ -160,7 +163,7 @@ pub fn run(args: &RunArgs) -> Result<bool, Failure> {
     catch_signals();
     let outcome = driver::drive(plan.clone()).map_err(Failure::failed)?;
     let mut report = describe(args, &plan);
-    report.count(&outcome.stats, &plan.shards);
+    report.count(&outcome.stats, &plan.logs);
     report.lag_us = slowest(&statuses(&addresses));
     let interrupted = INTERRUPTED.load(Ordering::Relaxed);
     let settle = if interrupted { Duration::ZERO } else { SETTLE };
@@ -168,7 +171,6 @@ pub fn run(args: &RunArgs) -> Result<bool, Failure> {
     report.nodes = node_reports(args, &statuses(&addresses), (&before, &earlier));
     let ledger = Ledger {
         run: plan.run,
-        origin: plan.origin,
         shards: metadata.leaders.len() as u32,
         record_bytes: plan.record_bytes as u32,
         payload: plan.payload,
@@ -197,11 +199,13 @@ pub fn run(args: &RunArgs) -> Result<bool, Failure> {
 /// Holds the flags against each other and against what the cluster says of itself.
 fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
     let bad = |text: String| Err(Failure::BadInput(text));
-    let Some(level) = Level::from_name(&args.level) else {
-        return bad(format!(
-            "--level {}: name local, leader or quorum",
-            args.level
-        ));
+    let level = match &args.level {
+        Some(name) => Level::from_name(name),
+        None => Level::from_number(metadata.default_level),
+    };
+    let Some(level) = level else {
+        let name = args.level.as_deref().unwrap_or("(of the node)");
+        return bad(format!("--level {name}: name local, leader or quorum"));
     };
     let least = args.payload.min_bytes();
     if args.record_bytes < least {
@@ -233,20 +237,18 @@ fn plan(args: &RunArgs, metadata: &MetadataOk) -> Result<Plan, Failure> {
         ));
     }
     times(args)?;
-    let shards = shards(args, metadata)?;
-    let connections = args.connections.unwrap_or(16.max(shards.len() as u32));
-    if (connections as usize) < shards.len() || connections > 4096 {
+    let (logs, nodes): (Vec<LogId>, Vec<_>) = places(args, metadata)?.into_iter().unzip();
+    let connections = args.connections.unwrap_or(16.max(logs.len() as u32));
+    if (connections as usize) < logs.len() || connections > 4096 {
         return bad(format!(
-            "--connections {connections}: one for each of the {} shards at least, 4096 at most",
-            shards.len()
+            "--connections {connections}: one for each of the {} logs at least, 4096 at most",
+            logs.len()
         ));
     }
-    let shards: Vec<ShardId> = shards.into_iter().map(ShardId).collect();
     Ok(Plan {
-        nodes: args.nodes.clone(),
-        origin: metadata.origin,
-        keys: keys(args, &shards, metadata)?,
-        shards,
+        keys: keys(args, &logs, metadata)?,
+        logs,
+        nodes,
         payload: args.payload,
         codec: args.codec.codec(),
         connections,
@@ -277,8 +279,8 @@ fn times(args: &RunArgs) -> Result<(), Failure> {
     )))
 }
 
-/// The keys of each shard; none if none are asked for.
-fn keys(args: &RunArgs, shards: &[ShardId], metadata: &MetadataOk) -> Result<Vec<Keys>, Failure> {
+/// The keys of each log; none if none are asked for.
+fn keys(args: &RunArgs, logs: &[LogId], metadata: &MetadataOk) -> Result<Vec<Keys>, Failure> {
     let Some(count) = args.key_count else {
         return Ok(Vec::new());
     };
@@ -287,7 +289,7 @@ fn keys(args: &RunArgs, shards: &[ShardId], metadata: &MetadataOk) -> Result<Vec
         return Err(Failure::BadInput(text));
     }
     let all = metadata.leaders.len() as u32;
-    let of = |shard: &ShardId| {
+    let of = |LogId { shard, .. }: &LogId| {
         let keys = Keys::new(count, args.key_choice, *shard, all);
         let text = format!(
             "--key-count {count}: none of these keys belongs to shard {shard}; ask for more, or \
@@ -296,7 +298,38 @@ fn keys(args: &RunArgs, shards: &[ShardId], metadata: &MetadataOk) -> Result<Vec
         let some = !keys.is_empty();
         some.then_some(keys).ok_or(Failure::BadInput(text))
     };
-    shards.iter().map(of).collect()
+    logs.iter().map(of).collect()
+}
+
+/// The logs to write to, each with the nodes that know its leader: the shards of a set, or those of
+/// every node of a mesh that is named, because it alone takes appends to them.
+fn places(args: &RunArgs, metadata: &MetadataOk) -> Result<BTreeMap<LogId, Vec<String>>, Failure> {
+    let mut nodes: BTreeMap<OriginId, Vec<String>> = BTreeMap::new();
+    if metadata.origins.len() == 1 {
+        nodes.insert(metadata.origin, args.nodes.clone());
+    } else {
+        for address in &args.nodes {
+            let alone = std::slice::from_ref(address);
+            let answer = exchange::any_metadata(alone).map_err(|error| {
+                let text = "each node of a mesh that is named takes load; start it or leave it out";
+                Failure::Failed(format!("--nodes {address}: {error}; {text}"))
+            })?;
+            nodes
+                .entry(answer.origin)
+                .or_default()
+                .push(address.clone());
+        }
+    }
+    let shards = shards(args, metadata)?;
+    let all = nodes.into_iter().flat_map(|(origin, nodes)| {
+        let log = move |shard: &u16| LogId {
+            origin,
+            shard: ShardId(*shard),
+        };
+        let logs = shards.iter().map(log);
+        logs.map(|log| (log, nodes.clone())).collect::<Vec<_>>()
+    });
+    Ok(all.collect())
 }
 
 /// The shards named, or all.

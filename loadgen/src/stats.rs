@@ -1,4 +1,4 @@
-//! What a run counts: records by outcome, latencies, acknowledgements by shard.
+//! What a run counts: records by outcome, latencies, acknowledgements by log.
 //!
 //! Two counts run side by side. `total` holds the whole run, the warm-up included, and is what the
 //! ledger proves; `measured` and the latencies hold what was due within the measured time. Latency
@@ -48,11 +48,11 @@ pub struct Stats {
     pub second_us: Histogram<u64>,
     /// Time of the last ack of a measured batch.
     pub last_ack_ns: u64,
-    /// Acked records of the whole run, by shard.
-    pub acked_by_shard: Vec<u64>,
-    /// The longest time between two acks of each shard of which any was acknowledged.
-    pub gap_ns_by_shard: Vec<u64>,
-    last_ack_by_shard: Vec<Option<u64>>,
+    /// Acked records of the whole run, by log, in the order of the plan.
+    pub acked_by_log: Vec<u64>,
+    /// The longest time between two acks of each log of which any was acknowledged.
+    pub gap_ns_by_log: Vec<u64>,
+    last_ack_by_log: Vec<Option<u64>>,
     /// When nothing more was sent.
     over_ns: u64,
     /// Records that were due and never sent.
@@ -64,7 +64,7 @@ pub struct Stats {
 
 impl Stats {
     /// Nothing counted yet; what is due before `from_ns` is warm-up.
-    pub fn new(from_ns: u64, shards: usize) -> Stats {
+    pub fn new(from_ns: u64, logs: usize) -> Stats {
         let histogram = || Histogram::new_with_bounds(1, LONGEST_US, 3).expect("fixed bounds");
         Stats {
             total: Counts::default(),
@@ -72,9 +72,9 @@ impl Stats {
             latency_us: histogram(),
             second_us: histogram(),
             last_ack_ns: from_ns,
-            acked_by_shard: vec![0; shards],
-            gap_ns_by_shard: vec![0; shards],
-            last_ack_by_shard: vec![None; shards],
+            acked_by_log: vec![0; logs],
+            gap_ns_by_log: vec![0; logs],
+            last_ack_by_log: vec![None; logs],
             over_ns: 0,
             unsent: 0,
             batch_bytes: [0; 2],
@@ -97,7 +97,7 @@ impl Stats {
     }
 
     /// A batch has come to its end.
-    pub fn ended(&mut self, state: State, shard: usize, records: u32, due_ns: u64, now_ns: u64) {
+    pub fn ended(&mut self, state: State, log: usize, records: u32, due_ns: u64, now_ns: u64) {
         let records = u64::from(records);
         self.total.end(state, records);
         let measured = due_ns >= self.from_ns;
@@ -105,9 +105,9 @@ impl Stats {
             self.measured.end(state, records);
         }
         if let State::Acked(_) = state {
-            self.acked_by_shard[shard] += records;
-            self.gap(shard, now_ns);
-            self.last_ack_by_shard[shard] = Some(now_ns);
+            self.acked_by_log[log] += records;
+            self.gap(log, now_ns);
+            self.last_ack_by_log[log] = Some(now_ns);
             let latency_us = now_ns.saturating_sub(due_ns) / 1000;
             self.second_us.saturating_record(latency_us);
             if measured {
@@ -117,16 +117,16 @@ impl Stats {
         }
     }
 
-    /// Nothing more was sent from `over_ns` on, and everything has its end: a shard that had gone
+    /// Nothing more was sent from `over_ns` on, and everything has its end: a log that had gone
     /// silent had a gap up to now.
     pub fn close(&mut self, over_ns: u64, now_ns: u64) {
         self.over_ns = over_ns;
-        (0..self.gap_ns_by_shard.len()).for_each(|shard| self.gap(shard, now_ns));
+        (0..self.gap_ns_by_log.len()).for_each(|log| self.gap(log, now_ns));
     }
 
-    fn gap(&mut self, shard: usize, now_ns: u64) {
-        if let Some(last) = self.last_ack_by_shard[shard] {
-            let gap = &mut self.gap_ns_by_shard[shard];
+    fn gap(&mut self, log: usize, now_ns: u64) {
+        if let Some(last) = self.last_ack_by_log[log] {
+            let gap = &mut self.gap_ns_by_log[log];
             *gap = (*gap).max(now_ns.saturating_sub(last));
         }
     }

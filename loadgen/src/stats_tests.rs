@@ -7,7 +7,7 @@ use super::*;
 const SECOND: u64 = 1_000_000_000;
 
 #[test]
-fn the_longest_gap_between_two_acks_is_kept_for_each_shard() {
+fn the_longest_gap_between_two_acks_is_kept_for_each_log() {
     let mut stats = Stats::new(0, 3);
     let mut end = |state, shard, at| stats.ended(state, shard, 1, 0, at);
     for (shard, at) in [(0, 5), (1, 6), (0, 7), (0, 10), (0, 11), (1, 20)] {
@@ -16,7 +16,7 @@ fn the_longest_gap_between_two_acks_is_kept_for_each_shard() {
     end(State::Unknown(0), 0, 12 * SECOND);
     stats.close(21 * SECOND, 22 * SECOND);
     // Shard 0 was silent from 11 to 22, shard 1 from 6 to 20, shard 2 never spoke.
-    assert_eq!(stats.gap_ns_by_shard, [11 * SECOND, 14 * SECOND, 0]);
+    assert_eq!(stats.gap_ns_by_log, [11 * SECOND, 14 * SECOND, 0]);
     assert_eq!(stats.load_s(), 21.0);
 }
 
@@ -27,7 +27,7 @@ fn the_warm_up_is_counted_and_not_measured() {
     stats.ended(State::Acked(Offset(0)), 0, 10, 4 * SECOND, 6 * SECOND);
     assert_eq!((stats.total.acked, stats.measured.acked), (10, 0));
     assert_eq!((stats.latency_us.len(), stats.second_us.len()), (0, 1));
-    assert_eq!(stats.acked_by_shard, [10, 0]);
+    assert_eq!(stats.acked_by_log, [10, 0]);
     assert_eq!(stats.measured_s(), 0.0);
 }
 

@@ -40,7 +40,10 @@ pub fn failures(report: &Report, verdict: &Verdict) -> Vec<String> {
         ));
     }
     for shard in report.shards.iter().filter(|shard| shard.acked == 0) {
-        failures.push(format!("nothing was acknowledged on shard {}", shard.shard));
+        failures.push(format!(
+            "nothing was acknowledged on shard {} of origin {}",
+            shard.shard, shard.origin
+        ));
     }
     if verdict.nodes.len() > 1 {
         for node in verdict

@@ -6,6 +6,7 @@ use crate::verify::{NodeVerdict, Totals};
 
 fn good() -> (Report, Verdict) {
     let shards = (0..2).map(|shard| ShardReport {
+        origin: 7,
         shard,
         acked: 5,
         gap_max_ms: 0,

@@ -74,7 +74,7 @@ fn holds(run: &Run, nodes: &[&FakeNode]) -> (Report, Ledger) {
             .find(batch.producer, batch.first)
             .map(|index| ledger.entries[index]);
         let entry = entry.unwrap_or_else(|| panic!("not in the ledger: {batch:?}"));
-        assert_eq!((entry.count, entry.shard.0), (batch.count, batch.shard));
+        assert_eq!((entry.count, entry.log.shard.0), (batch.count, batch.shard));
         if let (State::Acked(offset), Some(given)) = (entry.state, batch.offset) {
             assert_eq!(offset.0, given, "{batch:?}");
         }
@@ -166,6 +166,7 @@ fn an_open_loop_keeps_its_rate() {
         report.measured
     );
     assert_eq!(report.unsent, 0);
+    assert_eq!(report.early_end(), None);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! One lane: one connection at a time to the leader of one shard, and the batches it sends there.
+//! One lane: one connection at a time to the leader of one log, and the batches it sends there.
 //!
 //! It connects, sends by its timetable, and connects again when the connection ends or the node
 //! says that it is the wrong place. A node that just came back may not be ready yet: a lane then
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use millrace::client::codec;
 use millrace::limits::BATCH_HEADER;
-use millrace::types::{LogId, ShardId};
+use millrace::types::LogId;
 use millrace::wire::body::{Append, Body};
 use millrace::wire::record::{self, BatchBuilder, Record};
 
@@ -41,7 +41,7 @@ pub(super) async fn run(run: Rc<Run>, index: u32) {
         let worked = match lane.connect().await {
             Ok(stream) => lane.session(stream).await,
             Err(error) => {
-                run.complaints.borrow_mut().connection(lane.shard, &error);
+                run.complaints.borrow_mut().connection(lane.log, &error);
                 false
             }
         };
@@ -61,7 +61,7 @@ pub(super) async fn run(run: Rc<Run>, index: u32) {
 struct Lane {
     run: Rc<Run>,
     index: u32,
-    shard: ShardId,
+    log: LogId,
     schedule: Schedule,
     maker: PayloadMaker,
     /// The keys of its shard, if records get any, and what chooses among them.
@@ -89,15 +89,16 @@ enum Gathered {
 impl Lane {
     fn new(run: Rc<Run>, index: u32) -> Lane {
         let plan = &run.plan;
-        let shard = plan.shards[index as usize % plan.shards.len()];
+        let place = index as usize % plan.logs.len();
+        let log = plan.logs[place];
         let schedule = Schedule::new(plan.rate, plan.batch_records, plan.connections, index);
         let seed = plan.seed ^ u64::from(index + 1) << 32;
         let texts = run.texts.clone();
         let maker = PayloadMaker::new(plan.payload, texts, seed, plan.run, plan.record_bytes);
-        let keys = plan.keys.get(index as usize % plan.shards.len()).cloned();
+        let keys = plan.keys.get(place).cloned();
         let mut lane = Lane {
             index,
-            shard,
+            log,
             schedule,
             maker,
             keys,
@@ -124,12 +125,13 @@ impl Lane {
     }
 
     async fn connect(&self) -> io::Result<std::net::TcpStream> {
-        let (mut nodes, shard) = (self.run.plan.nodes.clone(), self.shard);
+        let (plan, log) = (&self.run.plan, self.log);
+        let mut nodes = plan.nodes[self.index as usize % plan.logs.len()].clone();
         // Any node can say who leads: spread the asking.
         let from = self.index as usize % nodes.len();
         nodes.rotate_left(from);
         let connecting = move || {
-            let result = std::panic::catch_unwind(|| exchange::to_leader(&nodes, shard));
+            let result = std::panic::catch_unwind(|| exchange::to_leader(&nodes, log));
             result.unwrap_or_else(|_| Err(io::Error::other("connecting panicked")))
         };
         glommio::executor().spawn_blocking(connecting).await
@@ -230,7 +232,7 @@ impl Lane {
             producer: self.producer,
             first: self.next,
             count,
-            shard: self.shard,
+            log: self.log,
             state: State::Unknown(0),
         };
         let record = record::HEADER + KEY_BYTES + plan.record_bytes;
@@ -262,11 +264,7 @@ impl Lane {
             level: plan.level.number(),
             timeout_ms: plan.timeout_ms,
         });
-        let log = LogId {
-            origin: plan.origin,
-            shard: self.shard,
-        };
-        let head = append.encode(correlation, log, batch.len());
+        let head = append.encode(correlation, self.log, batch.len());
         self.out.extend_from_slice(&head);
         self.out.extend_from_slice(&batch);
     }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
 use millrace::client::codec::Codec;
-use millrace::types::{Level, OriginId, ShardId};
+use millrace::types::{Level, LogId};
 
 use crate::keys::Keys;
 use crate::ledger::{Entry, State};
@@ -36,12 +36,10 @@ pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// What to do.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Base addresses of the nodes.
-    pub nodes: Vec<String>,
-    /// Origin of the logs.
-    pub origin: OriginId,
-    /// Shards to write to; connections take them in turn.
-    pub shards: Vec<ShardId>,
+    /// Logs to write to; connections take them in turn.
+    pub logs: Vec<LogId>,
+    /// For each of `logs`, in their order: base addresses of nodes that know its leader.
+    pub nodes: Vec<Vec<String>>,
     /// Connections.
     pub connections: u32,
     /// Batches that one connection may have unanswered.
@@ -52,7 +50,7 @@ pub struct Plan {
     pub record_bytes: usize,
     /// What the values look like.
     pub payload: Payload,
-    /// The keys of each of `shards`, in their order; empty if records get none.
+    /// The keys of each of `logs`, in their order; empty if records get none.
     pub keys: Vec<Keys>,
     /// How bodies are packed.
     pub codec: Codec,
@@ -114,6 +112,8 @@ pub(crate) struct Run {
     end_ns: u64,
     stats: RefCell<Stats>,
     entries: RefCell<Vec<Entry>>,
+    /// Where each log stands in the plan.
+    places: BTreeMap<LogId, usize>,
     producers: Cell<u32>,
     sessions: RefCell<BTreeMap<u32, Rc<Session>>>,
     complaints: RefCell<Complaints>,
@@ -127,13 +127,14 @@ pub(crate) struct Run {
 impl Run {
     fn new(plan: Plan) -> Run {
         let from_ns = plan.warmup.as_nanos() as u64;
-        let shards = plan.shards.iter().map(|shard| usize::from(shard.0) + 1);
+        let places = plan.logs.iter().copied().zip(0..).collect();
         Run {
             texts: Texts::new(plan.seed, plan.record_bytes),
             start: Instant::now(),
             end_ns: from_ns + plan.seconds.as_nanos() as u64,
-            stats: RefCell::new(Stats::new(from_ns, shards.max().unwrap_or(0))),
+            stats: RefCell::new(Stats::new(from_ns, plan.logs.len())),
             entries: RefCell::default(),
+            places,
             producers: Cell::new(0),
             sessions: RefCell::default(),
             complaints: RefCell::default(),
@@ -166,10 +167,10 @@ impl Run {
 
     /// Enters the end of a batch.
     fn ended(&self, entry: Entry, due_ns: u64) {
-        let shard = usize::from(entry.shard.0);
+        let log = self.places[&entry.log];
         let now_ns = self.now_ns();
         let mut stats = self.stats.borrow_mut();
-        stats.ended(entry.state, shard, entry.count, due_ns, now_ns);
+        stats.ended(entry.state, log, entry.count, due_ns, now_ns);
         self.entries.borrow_mut().push(entry);
         if let State::Failed(code) | State::Unknown(code) = entry.state {
             self.complaints.borrow_mut().code(code);
@@ -201,13 +202,13 @@ impl Complaints {
     }
 
     /// At most one line a second.
-    fn connection(&mut self, shard: ShardId, error: &io::Error) {
+    fn connection(&mut self, log: LogId, error: &io::Error) {
         if self
             .last
             .is_none_or(|last| last.elapsed() >= Duration::from_secs(1))
         {
             self.last = Some(Instant::now());
-            say(&format!("no connection for shard {shard}: {error}"));
+            say(&format!("no connection for log {log}: {error}"));
         }
     }
 }
@@ -229,7 +230,8 @@ async fn supervise(plan: Plan, metronome: Metronome) -> Outcome {
     }
     run.done.set(true);
     let now_ns = run.now_ns();
-    let over_ns = run.over_ns.get().unwrap_or(now_ns);
+    // Nobody saw an end: every lane came to that of its timetable.
+    let over_ns = run.over_ns.get().unwrap_or(run.end_ns);
     let close = |stats: &mut Stats| stats.close(over_ns, run.end_ns.min(now_ns));
     close(&mut run.stats.borrow_mut());
     watch.await.expect("the watch is never cancelled");

@@ -1,6 +1,6 @@
 //! Tests of the window of unanswered batches.
 
-use millrace::types::ShardId;
+use millrace::types::LogId;
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn pending(first: u32) -> Pending {
             producer: 1,
             first,
             count: 1,
-            shard: ShardId(0),
+            log: LogId::default(),
             state: State::Unknown(0),
         },
         due_ns: 0,

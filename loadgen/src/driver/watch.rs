@@ -128,7 +128,7 @@ impl Acks {
         let Some(file) = &mut self.0 else { return };
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let mut line = since.unwrap_or_default().as_millis().to_string();
-        for acked in &run.stats.borrow().acked_by_shard {
+        for acked in &run.stats.borrow().acked_by_log {
             line.push_str(&format!(" {acked}"));
         }
         line.push('\n');

@@ -147,10 +147,7 @@ impl<'a> Content<'a> {
         offset: Offset,
     ) {
         let count = u64::from(entry.count);
-        let log = LogId {
-            origin: self.ledger.origin,
-            shard: entry.shard,
-        };
+        let log = entry.log;
         let lost = self.lost.get(&log).into_iter().flatten();
         let batch = offset.0..offset.0 + count;
         if lost
@@ -342,8 +339,8 @@ impl<'a> Content<'a> {
     fn placed(&mut self, entry: &Entry, prefix: &BatchPrefix, place: impl Fn() -> Place) -> bool {
         let count = u64::from(prefix.record_count);
         let (kind, text) = match entry.state {
-            _ if prefix.log.shard != entry.shard || prefix.log.origin != self.ledger.origin => {
-                let text = format!("a batch that was sent to shard {}", entry.shard);
+            _ if prefix.log != entry.log => {
+                let text = format!("a batch that was sent to log {}", entry.log);
                 (Kind::Displaced, text)
             }
             State::Acked(offset) if offset != prefix.base_offset => {

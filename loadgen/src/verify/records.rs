@@ -78,7 +78,7 @@ fn all_right(ledger: &Ledger, entry: &Entry, body: &[u8]) -> bool {
         let right = record.is_ok_and(|record| {
             record.value.len() == ledger.record_bytes as usize
                 && ledger.payload.read(record.key, record.value) == Ok(expected)
-                && key_fits(ledger, entry.shard, record.key)
+                && key_fits(ledger, entry.log.shard, record.key)
         });
         if !right {
             return false;
@@ -141,7 +141,7 @@ impl Sight<'_> {
             let text = format!("a payload of {} bytes", value.len());
             self.findings.add(Kind::Corrupt, 1, place.clone(), text);
         }
-        if !key_fits(self.ledger, self.entry.shard, record.key) {
+        if !key_fits(self.ledger, self.entry.log.shard, record.key) {
             let key = String::from_utf8_lossy(record.key).into_owned();
             let text = format!("a record whose key {key:?} does not belong here");
             self.findings.add(Kind::Displaced, 1, place.clone(), text);

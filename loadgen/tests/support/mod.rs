@@ -117,7 +117,6 @@ impl Cluster {
             folder: tempfile::tempdir().expect("a folder"),
             ledger: Ledger {
                 run: RUN,
-                origin: ORIGIN,
                 shards: 2,
                 record_bytes: RECORD_BYTES as u32,
                 payload: look.payload,
@@ -151,7 +150,7 @@ impl Cluster {
                 producer: batch.producer,
                 first: batch.first,
                 count: records,
-                shard: ShardId(shard),
+                log: log_of(shard),
                 state: if unknown {
                     State::Unknown(0)
                 } else {
@@ -163,7 +162,7 @@ impl Cluster {
             producer: 900 + u32::from(shard),
             first: 0,
             count: records,
-            shard: ShardId(shard),
+            log: log_of(shard),
             state: State::Unknown(20),
         });
     }
@@ -298,6 +297,13 @@ impl Cluster {
     }
 }
 
+fn log_of(shard: u16) -> LogId {
+    LogId {
+        origin: ORIGIN,
+        shard: ShardId(shard),
+    }
+}
+
 fn loadgen(args: &[&str]) -> Outcome {
     let output = Command::new(env!("CARGO_BIN_EXE_loadgen"))
         .args(args)
@@ -347,10 +353,7 @@ fn made(shard: u32, look: Look) -> Vec<Batch> {
 /// Writes the segments of a log: blocks of one to four batches, an empty block first.
 fn write_log(folder: &Path, shard: u16, batches: &[Batch]) {
     fs::create_dir_all(folder).expect("created");
-    let log = LogId {
-        origin: ORIGIN,
-        shard: ShardId(shard),
-    };
+    let log = log_of(shard);
     let mut writer = Writer::new(log);
     let mut rest = batches;
     while !rest.is_empty() {
