@@ -211,32 +211,65 @@ fn wait_until_open(address: &str, shards: impl IntoIterator<Item = u16>) {
     }
 }
 
+/// The drivers and the load generator route by what each node says of its own ports.
 #[test]
 fn a_client_that_knows_its_way_is_never_handed_over() {
     if !has_two_cpus() {
         return;
     }
-    let places = [place()];
-    let node = Node::start(&config(&places, 0, ""), &places[0].address());
-    // The drivers route by what Metadata says of ports.
-    for shard in 0..SHARDS {
+    let places = [place(), place(), place()];
+    let start = |index| Node::start(&config(&places, index, ""), &places[index].address());
+    let mut nodes = [start(0), start(1), start(2)];
+    for (turn, seed) in (1..).zip(&places) {
         for level in [Level::Local, Level::Leader, Level::Quorum] {
             let config = ProducerConfig::new().level(level).timeout(PATIENCE);
-            let producer = Producer::connect([&node.address[..]], &config);
-            let producer = producer.expect("the node answers");
-            for value in values(shard, 0..10) {
-                let record = NewRecord::new(value).shard(shard);
-                producer.send(record).expect("there is room");
-            }
-            producer.close();
+            let producer = Producer::connect([seed.address()], &config);
+            append_ten_to_each(&producer.expect("the node answers"));
         }
-        let config = ReaderConfig::new(shard).level(ReadLevel::Local).at_seed();
-        let mut reader = Reader::connect([&node.address[..]], &config).expect("the node answers");
-        let read = std::iter::from_fn(|| reader.next_record().expect("the log is read"));
-        assert_eq!(read.count(), 30);
+        for shard in 0..SHARDS {
+            let config = ReaderConfig::new(shard).level(ReadLevel::Local);
+            assert_eq!(count(&places[0], &config), 30 * turn, "at the leader");
+            count(seed, &config.at_seed());
+        }
     }
-    assert_eq!(handoffs(&node), 0);
-    assert!(node.stop().success());
+    // A producer that outlives a node finds its cores again.
+    let config = ProducerConfig::new().level(Level::Quorum).timeout(PATIENCE);
+    let producer = Producer::connect([places[0].address()], &config);
+    let producer = producer.expect("the node answers");
+    append_ten_to_each(&producer);
+    let [one, two, three] = nodes;
+    two.kill();
+    nodes = [one, start(1), three];
+    append_ten_to_each(&producer);
+    producer.close();
+    let mut load = node::loadgen::loadgen();
+    let addresses: Vec<String> = places.iter().map(Place::address).collect();
+    load.args(["run", "--seconds", "0.5", "--warmup", "0", "--rate", "2000"])
+        .args(["--nodes", &addresses.join(",")])
+        .arg("--ledger")
+        .arg(places[0].directory.path().join("run.ledger"));
+    let output = node::finish(load);
+    assert!(output.status.success(), "{}", node::text(&output.stderr));
+    for node in nodes {
+        assert_eq!(handoffs(&node), 0, "{}", node.address);
+        assert!(node.stop().success());
+    }
+}
+
+fn append_ten_to_each(producer: &Producer) {
+    for shard in 0..SHARDS {
+        for value in values(shard, 0..10) {
+            let record = NewRecord::new(value).shard(shard);
+            producer.send(record).expect("there is room");
+        }
+    }
+    producer.flush();
+}
+
+/// Records that a reader finds through a node.
+fn count(seed: &Place, config: &ReaderConfig) -> usize {
+    let mut reader = Reader::connect([seed.address()], config).expect("the node answers");
+    std::iter::from_fn(|| reader.next_record().expect("the log is read")).count()
 }
 
 #[test]

@@ -126,7 +126,7 @@ impl Hub {
         shard: ShardId,
     ) -> Option<ConnectionId> {
         let Some(route) = self.routes.route_to(node, shard) else {
-            self.refresh(now);
+            self.ask_for_cores(now, node);
             return None;
         };
         match self.find(&route.address) {
@@ -136,6 +136,28 @@ impl Hub {
                 self.dial(now, &route.address);
                 None
             }
+        }
+    }
+
+    /// Asks a node at its base port how many cores it has; what a new connection begins with too.
+    fn ask_for_cores(&mut self, now: Time, node: NodeId) {
+        let Some(base) = self.routes.base_of(node).map(str::to_owned) else {
+            self.refresh(now);
+            return;
+        };
+        match self.find(&base) {
+            Some((id, State::Ready)) if self.links[&id].node != Some(node) => {
+                self.problem = format!("{base}: another node answers there than node {node}");
+                self.refresh(now);
+            }
+            Some((id, State::Ready)) => {
+                let asks = |asked: &Asked| asked.connection == id && asked.shard.is_none();
+                if !self.asked.values().any(asks) {
+                    self.ask_metadata(now, id);
+                }
+            }
+            Some(_) => {}
+            None => self.dial(now, &base),
         }
     }
 

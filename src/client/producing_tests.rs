@@ -296,6 +296,39 @@ fn batches_go_to_the_core_that_owns_the_shard() {
     run.check();
     assert_eq!(run.acked(), 3);
     assert_eq!(run.world.dialed.get("host:201"), Some(&1));
+    assert_eq!(run.world.handoffs, 0);
+    // What a node said of its cores goes with any connection to it; it is asked again before it is
+    // sent anything.
+    for core in [1, 0, 1] {
+        run.world.core_breaks(&mut run.session, 1, core);
+        for shard in 0..3 {
+            run.push(shard);
+        }
+        run.finish();
+    }
+    run.check();
+    assert_eq!((run.acked(), run.world.handoffs), (12, 0));
+}
+
+/// Leaders move and connections break: every request goes to the core that owns its shard.
+#[test]
+fn no_request_is_handed_from_core_to_core() {
+    for seed in 0..20 {
+        let mut run = Run::new(4, seed, options());
+        run.world.cores = 3;
+        run.world.links_break(&mut run.session);
+        run.world.faults = Faults {
+            network: true,
+            leaders: true,
+            ..Faults::default()
+        };
+        for number in 0..40 {
+            run.push(number % 4);
+        }
+        run.finish();
+        run.check();
+        assert_eq!(run.world.handoffs, 0, "seed {seed}");
+    }
 }
 
 /// A node that hangs is found out and left within seconds, long before the batch is out of time.

@@ -1,7 +1,9 @@
 //! Where a shard is asked for: nodes, leaders and the ports of their cores, as learned.
 //!
 //! Every node says of itself how many cores it has, and shard `s` lives at `port + s % cores`. That
-//! map is forgotten with the connections to the node: a restarted one may have other cores. Leaders
+//! map is forgotten with a connection to the node: a restarted one may have other cores. Without it
+//! there is no way to the node: its base port would take every request, and hand most of them from
+//! core to core for as long as the connection lasts. Leaders
 //! come from `Metadata` and from `NotLeader`; what was heard last counts. See `hub.rs` for the
 //! connections.
 
@@ -65,22 +67,26 @@ impl Routes {
         self.leaders.get(&shard).copied()
     }
 
-    /// The leader of a shard and where it listens for it.
+    /// The leader of a shard and where it listens for it, if its cores are known.
     pub fn route(&self, shard: ShardId) -> Option<Route> {
         self.route_to(self.leader(shard)?, shard)
     }
 
-    /// Where a node listens for a shard: its base port while its cores are not known.
-    pub fn route_to(&self, node: NodeId, shard: ShardId) -> Option<Route> {
+    /// Where a node is asked for its cores.
+    pub fn base_of(&self, node: NodeId) -> Option<&str> {
         let cluster = self.cluster.as_ref()?;
         let entry = cluster.nodes.iter().find(|entry| entry.node == node)?;
-        let (host, base) = entry.address.rsplit_once(':')?;
+        Some(&entry.address)
+    }
+
+    /// Where a node listens for a shard; none while its cores are not known.
+    pub fn route_to(&self, node: NodeId, shard: ShardId) -> Option<Route> {
+        let (host, base) = self.base_of(node)?.rsplit_once(':')?;
         let base: u16 = base.parse().ok()?;
-        let cores = self.cores.get(&node).copied().unwrap_or(1).max(1);
         let named = self.ports.get(&(node, shard)).copied();
         let port = match named {
             Some(port) => port,
-            None => base.checked_add(shard.0 % cores)?,
+            None => base.checked_add(shard.0 % self.cores.get(&node)?)?,
         };
         let address = format!("{host}:{port}");
         Some(Route { node, address })
@@ -93,9 +99,8 @@ impl Routes {
             return false;
         }
         let own = known.nodes.iter().find(|entry| entry.node == known.node);
-        if let Some(entry) = own.filter(|entry| entry.cores > 0) {
-            self.cores.insert(known.node, entry.cores);
-        }
+        let cores = own.map_or(1, |entry| entry.cores.max(1));
+        self.cores.insert(known.node, cores);
         // Each node of a mesh takes appends to logs of its own, and a retry must not go to another.
         let other_logs = |before: &MetadataOk| before.origin != known.origin;
         if self.cluster.as_ref().is_some_and(other_logs) {

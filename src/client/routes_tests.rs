@@ -51,8 +51,9 @@ fn error(code: Code, detail: u64) -> Error {
 fn a_shard_is_where_its_leader_and_its_core_are() {
     let mut routes = routes();
     assert_eq!(at(&routes, 0).as_deref(), Some("host:100"));
-    // Node 2 has not said how many cores it has: its base port knows.
-    assert_eq!(at(&routes, 1).as_deref(), Some("host:200"));
+    // Node 2 has not said how many cores it has: it is to be asked first.
+    assert_eq!(at(&routes, 1), None);
+    assert_eq!(routes.base_of(NodeId(2)), Some("host:200"));
     assert_eq!(at(&routes, 2).as_deref(), Some("host:100"));
     assert_eq!(at(&routes, 3), None);
     // What node 2 says of itself counts, and what node 1 said of itself stays.
@@ -63,12 +64,13 @@ fn a_shard_is_where_its_leader_and_its_core_are() {
         "host:101"
     );
     routes.forget_ports(NodeId(2));
-    assert_eq!(at(&routes, 1).as_deref(), Some("host:200"));
+    assert_eq!(at(&routes, 1), None);
 }
 
 #[test]
 fn another_leader_and_another_port_are_remembered() {
     let mut routes = routes();
+    assert!(routes.learn(&known(2, [0, 1])));
     let refusal = routes.heed(Some(NodeId(1)), ShardId(0), &error(Code::NotLeader, 2));
     assert_eq!(refusal.retry, Retry::Elsewhere);
     assert_eq!(at(&routes, 0).as_deref(), Some("host:200"));

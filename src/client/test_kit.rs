@@ -140,6 +140,7 @@ impl Log {
 #[derive(Debug)]
 struct Link {
     node: usize,
+    core: u16,
     open: bool,
     to_node: VecDeque<(u64, LogId, Body, Bytes)>,
     to_client: VecDeque<(u64, Body, Bytes)>,
@@ -168,6 +169,8 @@ pub(super) struct World {
     pub(super) leaders: Vec<usize>,
     /// Cores of each node.
     pub(super) cores: u16,
+    /// Requests about a shard that came to another core than its own.
+    pub(super) handoffs: usize,
     /// Connections opened, by address.
     pub(super) dialed: BTreeMap<String, usize>,
     /// Nodes that answer nothing.
@@ -189,6 +192,7 @@ impl World {
             logs: (0..shards).map(|_| Log::default()).collect(),
             leaders: (0..shards).map(|shard| shard % NODES).collect(),
             cores: 1,
+            handoffs: 0,
             dialed: BTreeMap::new(),
             hung: Vec::new(),
             refuse_next: None,
@@ -248,7 +252,8 @@ impl World {
 
     fn connect(&mut self, connection: ConnectionId, address: String) {
         let (_, port) = address.rsplit_once(':').unwrap();
-        let node = port.parse::<usize>().unwrap() / 100 - 1;
+        let port: u16 = port.parse().unwrap();
+        let (node, core) = (usize::from(port / 100 - 1), port % 100);
         *self.dialed.entry(address).or_default() += 1;
         if self.faults.network && self.dice.one_in(4) {
             self.events
@@ -257,6 +262,7 @@ impl World {
         }
         let link = Link {
             node,
+            core,
             open: true,
             to_node: VecDeque::new(),
             to_client: VecDeque::new(),
@@ -319,6 +325,18 @@ impl World {
         }
     }
 
+    /// The connections to one core of a node break.
+    pub(super) fn core_breaks(&mut self, session: &mut impl Session, node: usize, core: u16) {
+        let of_it = |link: &Link| link.open && (link.node, link.core) == (node, core);
+        let open = self.links.iter().filter(|(_, link)| of_it(link));
+        let open: Vec<ConnectionId> = open.map(|(id, _)| *id).collect();
+        assert!(!open.is_empty(), "nothing to break");
+        for connection in open {
+            self.close(connection);
+            session.handle(self.now, Event::Lost(connection, "broken".to_owned()));
+        }
+    }
+
     fn break_one(&mut self, session: &mut impl Session) -> bool {
         let open = self.links.iter().filter(|(_, link)| link.open);
         let open: Vec<ConnectionId> = open.map(|(id, _)| *id).collect();
@@ -354,6 +372,9 @@ impl World {
         let Some((correlation, log, body, payload)) = link.to_node.pop_front() else {
             return;
         };
+        if !matches!(body, Body::Metadata(_)) && link.core != log.shard.0 % self.cores {
+            self.handoffs += 1;
+        }
         let (body, payload) = self.serve(node, log, &body, &payload);
         let link = self.links.get_mut(&connection).unwrap();
         if link.open {

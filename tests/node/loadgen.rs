@@ -4,18 +4,16 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Once;
 
-/// The load generator: the one beside the node's binary, built if nobody did, or `LOADGEN_BIN`.
+/// The load generator: the one beside the node's binary, brought up to date first, or
+/// `LOADGEN_BIN`.
 pub fn loadgen() -> Command {
     static BUILT: Once = Once::new();
     if let Some(path) = std::env::var_os("LOADGEN_BIN") {
         return Command::new(path);
     }
     let path = Path::new(env!("CARGO_BIN_EXE_millrace")).with_file_name("loadgen");
-    BUILT.call_once(|| {
-        if !path.exists() {
-            build(&path);
-        }
-    });
+    // An old one may speak another protocol, or pass where today's would fail.
+    BUILT.call_once(|| build(&path));
     Command::new(path)
 }
 
