@@ -4,10 +4,11 @@
 
 mod node;
 
-use node::{finish, loadgen::loadgen, ports, text};
+use node::{PATIENCE, finish, loadgen::loadgen, ports, text};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// A cluster of the script. What runs of it ends with the test.
 struct Cluster {
@@ -81,7 +82,7 @@ fn a_node_that_dies_at_its_start_is_not_said_to_be_started() {
     let cluster = Cluster::new(1);
     cluster.up(&["1"]).is(0, &["every log led"]);
     cluster.script(&["kill", "1"]).is(0, &["killed"]);
-    let other = TcpListener::bind(cluster.address(1)).expect("the port is free");
+    let other = take(&cluster.address(1));
     let words = ["ended as soon as it was started", "node-1.log", "in use"];
     cluster.script(&["start", "1"]).is(1, &words);
     drop(other);
@@ -96,6 +97,18 @@ fn a_node_that_dies_at_its_start_is_not_said_to_be_started() {
         .script(&["start", "1"])
         .is(0, &["node 1 started", &address]);
     cluster.script(&["start", "1"]).is(1, &["runs already"]);
+}
+
+/// Takes a port as soon as the kernel has let go of that of a killed node.
+fn take(address: &str) -> TcpListener {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match TcpListener::bind(address) {
+            Ok(listener) => return listener,
+            Err(error) => assert!(Instant::now() < until, "{address}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
