@@ -32,7 +32,7 @@ fn a_refused_connection_says_why_on_both_sides() {
     let link = net.link(2);
     assert_eq!(link.status, LinkStatus::Disconnected);
     let words = "refused: WrongFingerprint: shards, limits or node list differ between the nodes \
-                 (the refusing side's: 00000001, the refused side's: 00000002); mend: ";
+                 (the refusing side's: 1, the refused side's: 2); mend: ";
     assert!(link.cause.starts_with(words), "{}", link.cause);
     assert_eq!((link.lag_records, link.lag_bytes), (2, Some(8192)));
     assert_eq!(told(&mut net, "WrongFingerprint"), 1);
@@ -56,6 +56,9 @@ fn a_refused_connection_says_why_on_both_sides() {
     net.node(2).replica.peer_refused(NodeId(1), why);
     let cause = followers_cause(&mut net, 2);
     assert!(cause.starts_with(words), "{cause}");
+    let now = net.now;
+    let following = net.node(2).replica.following(now).expect("it follows");
+    assert_eq!(following.status, LinkStatus::Disconnected);
     net.refused.clear();
     net.restart(2);
     net.advance(3 * BACKOFF_US);

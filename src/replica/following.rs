@@ -25,6 +25,7 @@ impl Follower {
     pub fn status(&self, state: &State) -> (LinkStatus, String) {
         let status = match (self.following, self.paused) {
             (None, _) => LinkStatus::Disconnected,
+            _ if !self.is_connected(state) => LinkStatus::Disconnected,
             (Some(_), Some(_)) => LinkStatus::Paused,
             (Some(_), None) => LinkStatus::Replicating,
         };

@@ -254,12 +254,20 @@ impl Shard {
             file,
             position,
             block,
+            blank,
         } = error
         {
+            self.counters.crc_failures += 1;
             let name = crate::wire::segment::file_name(file);
-            self.log.latch(format!(
-                "{name} at {position}: block {block} is damaged; mend: {DAMAGE_MEND}"
-            ));
+            let what = match blank {
+                false => format!("{name} at {position}: block {block} is damaged"),
+                true => format!(
+                    "{}: block {block} is in no file: this one, which would begin with it, is \
+                     missing, or {name} has lost what it held from {position} on",
+                    crate::wire::segment::file_name(block)
+                ),
+            };
+            self.log.latch(format!("{what}; mend: {DAMAGE_MEND}"));
         }
     }
 

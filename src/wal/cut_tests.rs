@@ -198,6 +198,24 @@ fn blocks_come_from_disk_when_memory_has_none() {
     assert_eq!(rig.values().len(), 100);
 }
 
+/// Nothing where a block should be is another damage than a block that was changed.
+#[test]
+fn what_is_blank_is_said_to_be() {
+    let mut rig = cold(40, 1_000);
+    rig.segment(0)[4096 * 3..4096 * 4].fill(0);
+    let load = rig.log.load(5, From::Block(BlockNo(2)), BlockNo(40), 1);
+    assert_eq!(load, Load::Later);
+    rig.run();
+    let result = Err(ReadError::Corrupt {
+        file: BlockNo(0),
+        position: 4096 * 3,
+        block: BlockNo(2),
+        blank: true,
+    });
+    let output = rig.outputs.pop().expect("it ended");
+    assert_eq!(output, Output::Loaded { request: 5, result });
+}
+
 /// S-178
 #[test]
 fn damage_is_never_served() {
@@ -214,6 +232,7 @@ fn damage_is_never_served() {
             file: BlockNo(0),
             position: 4096 * 3,
             block: BlockNo(2),
+            blank: false,
         };
         let output = rig.outputs.pop().expect("it ended");
         let result = Err(expected);

@@ -158,7 +158,7 @@ impl Loads {
         match job.walk(&buffers.bytes(buffer)[..count], context) {
             Walked::More => {}
             Walked::Corrupt => {
-                let error = job.corrupt(context.index);
+                let error = job.corrupt(&buffers.bytes(buffer)[..count], context.index);
                 self.finish_failed(id, error, context.outputs);
             }
             Walked::NotHeld => self.finish_failed(id, ReadError::NotHeld, context.outputs),
@@ -458,8 +458,10 @@ impl Job {
         }
     }
 
-    fn corrupt(&self, index: &Index) -> ReadError {
+    fn corrupt(&self, bytes: &[u8], index: &Index) -> ReadError {
         let at = self.at.expect("set by the read");
+        let rest = bytes.get((at.position - self.read_from) as usize..);
+        let page = rest.unwrap_or_default().iter().take(DISK_ALIGNMENT);
         if at.block < index.start.block || at.block >= index.tail.next {
             return ReadError::NotHeld;
         }
@@ -467,6 +469,7 @@ impl Job {
             file: at.segment,
             position: at.position,
             block: at.block,
+            blank: page.copied().all(|byte| byte == 0),
         }
     }
 }

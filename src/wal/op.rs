@@ -143,6 +143,11 @@ pub enum DiskError {
 pub const DEVICE_MEND: &str = "see the kernel's log for the device's errors, mend or replace it, \
     then restart the node";
 
+/// What mends a file that the node may not use.
+pub const PERMISSION_MEND: &str = "give the files of node.data_dir to the user that the node runs \
+    as (chown -R), let it read and write them (chmod -R u+rwX), then restart the node; its log \
+    names the file and the user";
+
 impl DiskError {
     /// What it is, and the mend.
     pub fn text(self) -> String {
@@ -153,6 +158,9 @@ impl DiskError {
                     .to_owned();
             }
             DiskError::Errno(5) => "input/output error",
+            DiskError::Errno(errno @ (1 | 13)) => {
+                return format!("permission denied (errno {errno}); mend: {PERMISSION_MEND}");
+            }
             DiskError::Errno(30) => "the file system is read-only",
             DiskError::Errno(_) => "an error of the device or file system",
         };

@@ -211,6 +211,8 @@ pub enum ReadError {
         position: u64,
         /// The block.
         block: BlockNo,
+        /// Nothing stands there: zeros, or the end of the file.
+        blank: bool,
     },
     /// The disk could not read.
     Disk(DiskError),

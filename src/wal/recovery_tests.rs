@@ -366,6 +366,37 @@ fn a_file_that_was_cut_off_is_refused() {
     }
 }
 
+/// Which file is gone, not the sound one before it: among those that are trusted, and among those
+/// that are scanned.
+#[test]
+fn a_file_that_is_gone_from_the_middle_is_named() {
+    for clean in [true, false] {
+        let mut rig = log_of(100);
+        if clean {
+            rig.stop();
+        }
+        for gone in [15, 30, 45, 60, 75] {
+            let mut disk = rig.disk.clone();
+            disk.names.remove(&FileName::Segment(BlockNo(gone)));
+            let found = refusal(&Rig::recovered(config(), disk));
+            let said = found.to_string();
+            assert!(found.file.starts_with(&format!("{gone:020}")), "{said}");
+            assert_eq!(found.block, BlockNo(gone), "{said}");
+            assert!(said.contains("missing"), "{said}");
+            assert!(
+                said.contains(&format!("{:020}.seg ends", gone - 15)),
+                "{said}"
+            );
+        }
+        // The last block of a file that is there is damaged: that file is named.
+        let mut disk = rig.disk.clone();
+        disk.names.remove(&FileName::Segment(BlockNo(45)));
+        disk.segment(30)[4096 * 15] ^= 1;
+        let found = refusal(&Rig::recovered(config(), disk));
+        assert!(found.file.starts_with(&format!("{:020}", 30)), "{found}");
+    }
+}
+
 #[test]
 fn epochs_are_known_again_after_a_restart() {
     let mut rig = Rig::created(config());

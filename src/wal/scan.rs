@@ -40,6 +40,8 @@ enum Phase {
     Trust(usize, Option<(u64, Tail)>),
     Walk(At),
     Search(Box<Search>),
+    /// What lies in a trusted segment behind the place where a block should be and nothing is.
+    Gap(At, Box<Search>),
 }
 
 /// The scan of one log.
@@ -93,6 +95,14 @@ impl Scan {
                     }
                     false
                 }
+                Phase::Gap(at, search) => {
+                    if search.run(reader, buffers) {
+                        let what = (search.from, search.found_nothing());
+                        let at = *at;
+                        return Err(self.gap(at, what));
+                    }
+                    false
+                }
             };
             if !goes_on {
                 return Ok(None);
@@ -133,15 +143,14 @@ impl Scan {
         let header = header.filter(|header| tail.continued_by(header));
         let end = |header: &BlockHeader| position + header.padded_len() as u64;
         let Some(header) = header.filter(|header| end(header) <= found.entry.len) else {
-            let rule = match position + DISK_ALIGNMENT as u64 > found.entry.len {
-                true => format!(
-                    "the file has {} bytes and ends before blocks that existed, up to block {}",
-                    found.entry.len,
-                    next.base_block.0 - 1
-                ),
-                false => "a block below scan_from is damaged or missing".to_owned(),
+            let place = Place {
+                file: found.file,
+                len: found.entry.len,
             };
-            return Err(refuse(&found, position, tail.next, &rule));
+            let places = [place].into_iter().collect();
+            let search = Search::new(self.config.log, tail.next, places, position);
+            self.phase = Phase::Gap((at, position), Box::new(search));
+            return Ok(true);
         };
         self.note_trusted(&header, segment.base_block, position);
         self.phase = if header.epoch == next.prev_epoch && !self.lacks_blocks(at) {
@@ -155,15 +164,45 @@ impl Scan {
     /// Whether a trusted file looks as if it did not hold all blocks up to the next one, so that
     /// its headers are walked to the last one. It is shorter than a file beside it: files are set
     /// aside at one length, so something may have cut it off; where `log.segment_bytes` was raised
-    /// the last one before looks so too. Or it cannot hold as many: a file behind it is missing.
+    /// the last one before looks so too. Or it cannot hold as many, or would hold many more than
+    /// the files beside it (where none is, who knows): a file behind it may be missing.
     fn lacks_blocks(&self, at: usize) -> bool {
         let chain = &self.layout.chain;
-        let (found, segment) = &chain[at];
-        let blocks = chain[at + 1].1.base_block.0 - segment.base_block.0;
-        let least = (blocks + 1).saturating_mul(DISK_ALIGNMENT as u64);
+        let len = chain[at].0.entry.len;
+        let blocks = |at: usize| Some(chain.get(at + 1)?.1.base_block.0 - chain[at].1.base_block.0);
+        let own = blocks(at).expect("another one follows");
+        let least = (own + 1).saturating_mul(DISK_ALIGNMENT as u64);
+        let before = at.checked_sub(1).and_then(blocks);
+        let usual = before.max(blocks(at + 1)).unwrap_or_default();
+        let many = own.saturating_mul(2) >= usual.saturating_mul(3);
+        len < least || many || self.is_short(at)
+    }
+
+    /// Whether a file beside this one is longer.
+    fn is_short(&self, at: usize) -> bool {
+        let chain = &self.layout.chain;
         let mut beside = chain[at.saturating_sub(1)..=at + 1].iter();
+        beside.any(|(one, _)| one.entry.len > chain[at].0.entry.len)
+    }
+
+    /// A trusted segment has no sound block where `tail.next` should be. If something lies behind
+    /// it, or not even the file is whole, it is damaged; else the file that begins with it is gone.
+    fn gap(&self, (at, position): At, (block, is_last): (BlockNo, bool)) -> Refusal {
+        let found = &self.layout.chain[at].0;
+        let next = self.layout.chain[at + 1].1.base_block;
         let len = found.entry.len;
-        len < least || beside.any(|(one, _)| one.entry.len > len)
+        if self.is_short(at) && position + DISK_ALIGNMENT as u64 > len {
+            let rule = format!(
+                "the file has {len} bytes and ends before blocks that existed, up to block {}",
+                next.0 - 1
+            );
+            return refuse(found, position, block, &rule);
+        }
+        if is_last && position > SEGMENT_HEADER as u64 {
+            return missing(found, position, block, next);
+        }
+        let rule = "a block below scan_from is damaged or missing";
+        refuse(found, position, block, rule)
     }
 
     fn note_trusted(&mut self, header: &BlockHeader, segment: BlockNo, position: u64) {
@@ -314,7 +353,7 @@ impl Scan {
         let mut marks: Vec<(FileId, u64)> = self.remnants();
         match judge(&sight) {
             Verdict::Good => unreachable!("a good block goes on with the walk"),
-            Verdict::Faulty => return Err(self.faulty(&sight)),
+            Verdict::Faulty => return Err(self.faulty(&sight, &search)),
             Verdict::End => {}
             Verdict::Torn => {
                 let found = search.marks.iter();
@@ -346,8 +385,19 @@ impl Scan {
         places.collect()
     }
 
-    fn faulty(&self, sight: &Sight) -> Refusal {
+    fn faulty(&self, sight: &Sight, search: &Search) -> Refusal {
         let from = self.layout.index.tail.next;
+        if let [((at, position), _)] = self.bad[..]
+            && position > SEGMENT_HEADER as u64
+            && let Some((_, next)) = self.layout.chain.get(at + 1)
+        {
+            let found = &self.layout.chain[at].0;
+            let mut marks = search.marks.iter();
+            let is_dirty = search.dirty != Some((found.file, position));
+            if !is_dirty && marks.all(|mark| mark.file != found.file) {
+                return missing(found, position, from, next.base_block);
+            }
+        }
         let rule = if sight.existed {
             "a block that existed is damaged or missing"
         } else {
@@ -428,6 +478,22 @@ fn tail_before(segment: &SegmentHeader) -> Tail {
 fn continues(segment: &SegmentHeader, tail: &Tail) -> bool {
     let before = tail_before(segment);
     before.next == tail.next && before.crc == tail.crc && before.end_offset == tail.end_offset
+}
+
+/// The file that begins with `block` is gone: `found` is whole and ends before it.
+fn missing(found: &Found, position: u64, block: BlockNo, next: BlockNo) -> Refusal {
+    let rule = format!(
+        "the file is missing: {} ends before this block, at {position}, and the next file begins \
+         with block {next}",
+        found.name()
+    );
+    Refusal {
+        file: crate::wire::segment::file_name(block),
+        position: 0,
+        block,
+        rule,
+        mend: DAMAGE_MEND,
+    }
 }
 
 fn refuse(found: &Found, position: u64, block: BlockNo, rule: &str) -> Refusal {

@@ -33,9 +33,10 @@ pub(super) struct Mark {
 #[derive(Debug)]
 pub(super) struct Search {
     log: LogId,
-    from: BlockNo,
+    pub(super) from: BlockNo,
     places: VecDeque<Place>,
     position: u64,
+    began: u64,
     /// Where distances in this file are counted from, and what the files before it add.
     origin: u64,
     passed: u64,
@@ -56,6 +57,7 @@ impl Search {
             from,
             places,
             position,
+            began: position,
             origin: position,
             passed: 0,
             marks: Vec::new(),
@@ -93,6 +95,13 @@ impl Search {
             }
         }
         true
+    }
+
+    /// Whether nothing but zeros stands where the search began and behind it in that file, and no
+    /// block anywhere.
+    pub(super) fn found_nothing(&self) -> bool {
+        let clean = self.dirty.is_none_or(|(_, end)| end == self.began);
+        clean && self.marks.is_empty()
     }
 
     fn note(&mut self, place: Place, header: BlockHeader) {

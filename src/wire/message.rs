@@ -124,6 +124,19 @@ messages! {
     ConnectionsFull 24 Warn
         "clients are refused: a core has as many connections as it takes",
         "see who opens them; share connections, or give the node more cores";
+    NotAccepted 25 Warn
+        "connections cannot be taken: the system refuses them",
+        "raise the limit of open files (ulimit -Hn, LimitNOFILE in the service), or see the error";
+    TwoOfOneId 26 Error
+        "connections of one node take each other's place again and again",
+        "stop one of the two, or give it a node.id of its own";
+    CheckpointLost 27 Error
+        "the only member of the log lost its checkpoint and cannot know what was in the log",
+        "restore the directory from a copy, or start the node once with --new-member, which takes \
+         what the log still holds for all there was";
+    LogAdopted 28 Warn
+        "an operator said that what the log holds is all there was",
+        "none";
 }
 
 impl Message {
