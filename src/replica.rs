@@ -151,6 +151,16 @@ impl Replica {
                 ..promise
             });
         }
+        if self.state.is_alone_and_lost() && self.state.config.new_member {
+            let (log, end) = (self.state.config.log, view.log_end());
+            let text = format!("{log}: adopted as it was found, blocks below {end} (--new-member)");
+            self.state.notice(Message::LogAdopted, text);
+            self.state.save(Promise {
+                epoch: promise.epoch.max(view.last_epoch()),
+                memory: ReplicaMemory::Whole,
+                ..promise
+            });
+        }
         self.follower.started(now, &self.state);
         if let Some(leader) = &mut self.leader {
             leader.started(now, &self.state);
@@ -490,6 +500,14 @@ impl Replica {
     /// What this node granted as a follower, and what it holds of it.
     pub fn granted(&self) -> Account {
         self.follower.receiver.account()
+    }
+
+    /// What this node waits for before it can lead; empty if it does not wait.
+    pub fn waits_for(&self) -> &str {
+        match self.role() {
+            Role::Opening => &self.state.waits_for,
+            _ => "",
+        }
     }
 
     /// The link by which this node follows, if it does not lead the log.

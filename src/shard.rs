@@ -16,6 +16,7 @@ pub mod event;
 mod links;
 mod loading;
 mod reads;
+mod space;
 pub mod status;
 mod view;
 
@@ -39,6 +40,7 @@ pub use config::{LinkConfig, ShardConfig};
 pub use event::{Action, Event, Notice, Part, Request};
 use loading::Loading;
 use reads::{Read, WaitingRead};
+use space::SpaceTold;
 pub use status::{Counters, Following, LinkStatus, LinkView, Role, ShardStatus};
 use std::collections::VecDeque;
 use view::View;
@@ -67,6 +69,7 @@ pub struct Shard {
     saves: VecDeque<(SaveId, SaveToken)>,
     /// The run that waits for a cut, and those that came behind it.
     stash: Option<Run>,
+    space_told: SpaceTold,
     delayed: VecDeque<DelayedRun>,
     /// An epoch whose first block the log could not take yet.
     opening: Option<Epoch>,
@@ -107,6 +110,7 @@ impl Shard {
             last_request: 0,
             saves: VecDeque::new(),
             stash: None,
+            space_told: SpaceTold::default(),
             delayed: VecDeque::new(),
             opening: None,
             committed_offset: Offset(0),
@@ -213,6 +217,7 @@ impl Shard {
             self.log.poll_timeout(),
             self.replica.poll_timeout(),
             retention,
+            self.space_told.timeout(),
         ];
         let clients = [self.pending.poll_timeout(), self.clients_deadline()];
         leaves.into_iter().chain(clients).flatten().min()
@@ -274,6 +279,7 @@ impl Shard {
                 .unwrap_or(self.log.durable_offset()),
             committed_offset: self.committed_offset,
             is_full: self.log.is_full(),
+            waits_for: self.replica.waits_for().to_owned(),
             verified_end: self.replica.verified_end(),
             following: self.replica.following(now),
             append_latency: self.append_latency,
@@ -376,7 +382,7 @@ impl Shard {
                 self.replica.durable(now, &view);
                 self.pending.durable(end);
             }
-            LogOutput::Space { full } => self.on_space(full),
+            LogOutput::Space { full } => self.on_space(now, full),
             LogOutput::Saved(id) => {
                 while let Some((_, token)) = self.saves.pop_front_if(|(saved, _)| *saved <= id) {
                     let view = View::new(&self.log, &self.stash);
@@ -489,13 +495,13 @@ impl Shard {
         }
     }
 
-    fn on_space(&mut self, full: bool) {
-        if full {
+    fn on_space(&mut self, now: Time, full: bool) {
+        if self.space_told.note(now, full) {
             let text = "the disk is full: appends are refused until there is space for a segment";
             self.notice(Message::DiskFull, text.to_owned());
-        } else {
+        }
+        if !full {
             self.replica.has_space();
-            self.notice(Message::DiskHasSpace, "the disk has space again".to_owned());
         }
     }
 
@@ -512,6 +518,9 @@ impl Shard {
 
     fn on_time(&mut self, now: Time, buffers: &mut dyn Buffers) {
         self.log.on_time(now, buffers);
+        if self.space_told.is_calm(now) {
+            self.notice(Message::DiskHasSpace, "the disk has space again".to_owned());
+        }
         self.replica
             .on_time(now, &View::new(&self.log, &self.stash));
         self.pending.on_time(now);

@@ -60,6 +60,10 @@ fn print(status: &Value) -> io::Result<()> {
             let (origin, shard) = (cell(&shard["origin"]), cell(&shard["shard"]));
             say(format_args!("log {origin}-{shard} is closed: {why}"))?;
         }
+        if let Some(why) = shard["waits_for"].as_str().filter(|why| !why.is_empty()) {
+            let (origin, shard) = (cell(&shard["origin"]), cell(&shard["shard"]));
+            say(format_args!("log {origin}-{shard} {why}"))?;
+        }
     }
     let links = [
         ("origin", &["origin"][..]),

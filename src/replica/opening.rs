@@ -226,19 +226,7 @@ impl Leader {
                     above,
                     told: true,
                 };
-                let (log, memory) = (state.config.log, state.promise.memory);
-                let rule = match mesh {
-                    true => "all must answer: any of them may hold what was written here before; \
-                             if nothing was, start this node with --new-member"
-                        .to_owned(),
-                    false => format!("{others} with a whole memory"),
-                };
-                let text = format!(
-                    "{log}: cannot open an epoch yet: {answered} of {} other members answered, \
-                     {rule}; the memory here is {memory:?}",
-                    self.links.len(),
-                );
-                state.notice(Message::EpochWaits, text);
+                self.say_why(answered, others, state);
             }
             return;
         }
@@ -267,6 +255,29 @@ impl Leader {
             leader: Some(state.config.node),
             memory,
         });
+    }
+
+    /// Tells operators what the opening waits for.
+    fn say_why(&self, answered: usize, others: usize, state: &mut State) {
+        if state.is_alone_and_lost() {
+            let text = "cannot open an epoch: the checkpoint is lost and no other member knows \
+                what was in the log; mend: restore the log's directory from a copy, or start this \
+                node once with --new-member, which takes what the log holds for all there was";
+            return state.told_to_wait(Message::CheckpointLost, text.to_owned());
+        }
+        let memory = state.promise.memory;
+        let rule = match state.config.mesh {
+            true => "all must answer: any of them may hold what was written here before; if \
+                     nothing was, start this node with --new-member"
+                .to_owned(),
+            false => format!("{others} with a whole memory"),
+        };
+        let text = format!(
+            "cannot open an epoch yet: {answered} of {} other members answered, {rule}; the memory \
+             here is {memory:?}",
+            self.links.len(),
+        );
+        state.told_to_wait(Message::EpochWaits, text);
     }
 
     /// A member promised the last epoch that there is: nobody can lead. Operators are told, once.

@@ -55,6 +55,33 @@ fn new_members_need_a_majority_only() {
     assert_eq!(net.node(1).promise.memory, ReplicaMemory::Whole);
 }
 
+/// Nobody can give a member that is alone its memory back: it says so with the mend, and takes the
+/// operator's word.
+#[test]
+fn a_member_that_is_alone_and_lost_takes_the_operators_word() {
+    let mut net = Net::founded(1);
+    net.append(1, &[1, 1]);
+    net.run();
+    net.kill(1);
+    lost(&mut net, 1);
+    net.node(1).promise.epoch = Epoch(0);
+    let before = net.node(1).log.blocks.len();
+    net.restart(1);
+    net.advance(5_000_000);
+    assert_eq!(net.node(1).replica.role(), Role::Opening);
+    let waits_for = net.node(1).replica.waits_for().to_owned();
+    assert!(waits_for.contains("mend: ") && waits_for.contains("--new-member"));
+    net.kill(1);
+    net.node(1).config.new_member = true;
+    net.restart(1);
+    net.advance(2_000_000);
+    let it = net.node(1);
+    assert_eq!(it.replica.role(), Role::Leader);
+    assert_eq!(it.replica.waits_for(), "");
+    assert_eq!(it.promise.memory, ReplicaMemory::Whole);
+    assert_eq!(it.log.blocks.len(), before + 1, "nothing is gone");
+}
+
 /// A replaced disk neither votes nor counts before the leader has brought it up; then it does.
 ///
 ///

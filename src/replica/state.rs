@@ -24,6 +24,8 @@ pub struct State {
     pub high_watermark: BlockNo,
     pub started: bool,
     pub failed: bool,
+    /// What an epoch that cannot be opened waits for; empty if it does not wait.
+    pub waits_for: String,
     pub out: VecDeque<Output>,
     next_token: u64,
 }
@@ -42,6 +44,7 @@ impl State {
             high_watermark: BlockNo(0),
             started: false,
             failed: false,
+            waits_for: String::new(),
             out: VecDeque::new(),
             next_token: 0,
         }
@@ -56,6 +59,11 @@ impl State {
     /// left out: enough to meet every majority of the past in a member other than that one.
     pub fn majority_of_others(&self) -> usize {
         self.config.members.len() + 1 - self.majority()
+    }
+
+    /// Whether this node is the only member and its memory is gone: nobody can give it back.
+    pub fn is_alone_and_lost(&self) -> bool {
+        self.config.members.len() == 1 && self.promise.memory == ReplicaMemory::Lost
     }
 
     /// Whether `peer` may open epochs of this log.
@@ -103,6 +111,12 @@ impl State {
 
     pub fn close(&mut self, connection: ConnectionId, code: Code) {
         self.out.push_back(Output::Close { connection, code });
+    }
+
+    /// Tells what an epoch that cannot be opened waits for.
+    pub fn told_to_wait(&mut self, message: Message, text: String) {
+        self.notice(message, format!("{}: {text}", self.config.log));
+        self.waits_for = text;
     }
 
     pub fn notice(&mut self, message: Message, text: String) {

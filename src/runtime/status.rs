@@ -106,6 +106,7 @@ fn shard(status: &ShardStatus, usage: Option<&ShardUsage>) -> Value {
         })),
         "leader_silence_us": status.following.as_ref().and_then(|link| link.silence_us),
         "failed": status.failed,
+        "waits_for": status.waits_for,
         "granted": granted(&status.granted),
         "cpu_s": usage.map_or(0, |usage| usage.cpu_ns) as f64 / 1e9,
         "counters": {

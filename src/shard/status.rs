@@ -56,6 +56,8 @@ pub struct ShardStatus {
     pub following: Option<Following>,
     /// From the arrival of an append to its answer, for all that were acknowledged.
     pub append_latency: Buckets,
+    /// What it waits for before it can lead; empty if it does not.
+    pub waits_for: String,
     /// Why the log is closed, with the mend; empty if it is not.
     pub failed: String,
     /// Counters since start.
