@@ -192,9 +192,13 @@ pub const CORE_ANSWER_BYTES: usize = 4 * CONNECTION_ANSWER_BYTES;
 pub const CORE_CONNECTIONS: usize = 1024;
 
 /// Connections of one core above `CORE_CONNECTIONS`: a control and a data connection for each log
-/// of a few, from other nodes, and those whose first frame has yet to say who they are. More are
-/// closed without a word.
+/// of a few, from other nodes, and those whose first frame has yet to say who they are. Above it
+/// the one of these that has been silent for longest is closed for each that comes.
 pub const CORE_CONNECTIONS_MORE: usize = 256;
+
+/// Connections of one core above both that are being closed to make place. More are closed without
+/// a word.
+pub const CORE_CONNECTIONS_ENDING: usize = 64;
 
 /// Bytes of a connection's read buffer: headers and typed bodies come through it, payloads above a
 /// quarter of it go straight to their buffer. Twice what a header with the largest body needs.

@@ -30,6 +30,7 @@ mod ring;
 mod server;
 mod spares;
 mod status;
+mod twins;
 
 use crate::config::{Config, ConfigError};
 use crate::snapshot::{Board, Mailbox, Slot};
@@ -84,7 +85,7 @@ pub fn serve(
 ) -> Result<ExitCode, ConfigError> {
     let signals = block_signals();
     preflight::io_uring()?;
-    preflight::memlock()?;
+    preflight::memlock(config.cores.count)?;
     let (pinned, cpus) = preflight::cpus(&config)?;
     let addresses = preflight::addresses(&config)?;
     preflight::data_directory(&config.node.data_dir)?;
@@ -130,13 +131,7 @@ fn prepare_node(
     let spares = Spares::open(&directory, config.log.segment_bytes, logs);
     let spares = spares.map_err(|error| {
         let rule = "its spare segments must be readable and writable";
-        let value = format!("{} ({error})", directory.display());
-        ConfigError::new(
-            "node.data_dir",
-            value,
-            rule,
-            "correct its owner or its disk",
-        )
+        files::refused_file(&directory, &error, rule)
     })?;
     if let Err(error) = spares.prepare(PREPARE_TIMEOUT) {
         // A full disk still serves what it holds.
@@ -185,14 +180,8 @@ fn prepare_logs(node: &Node) -> Result<Vec<Vec<Prepared>>, ConfigError> {
             dsync: config.log.dsync,
         };
         let files = place.prepare().map_err(|error| {
-            let value = format!("{} ({error})", place.directory.display());
             let rule = "the log's directory must be readable and writable";
-            ConfigError::new(
-                "node.data_dir",
-                value,
-                rule,
-                "correct its owner or its disk",
-            )
+            files::refused_file(&place.directory, &error, rule)
         })?;
         all[usize::from(log.shard.0) % cores].push(Prepared { log, place, files });
     }
@@ -229,12 +218,9 @@ fn start_executors(
         });
         spawned.map_err(|error| {
             let rule = "an executor must start on its CPU";
-            ConfigError::new(
-                "cores.cpus",
-                format!("{} ({error})", pinned[index]),
-                rule,
-                "see the error",
-            )
+            let value = format!("{} ({error})", pinned[index]);
+            let mend = preflight::ring_mend(&error.into());
+            ConfigError::new("cores.cpus", value, rule, mend)
         })?;
     }
     Ok(ended)

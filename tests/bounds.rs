@@ -10,13 +10,17 @@ use millrace::client::NewRecord;
 use millrace::client::driver::blocking::{Producer, Reader};
 use millrace::client::driver::{ProducerConfig, ReaderConfig};
 use millrace::limits;
+use millrace::limits::FRAME_HEADER;
 use millrace::types::{Epoch, Level, LogId, Offset, OriginId, ReadLevel, ShardId};
 use millrace::wire::body::{Body, Metadata, PROTOCOL, Read, Status};
+use millrace::wire::code::Code;
+use millrace::wire::frame::read_header;
 use node::{Node, PATIENCE, Place};
 use std::fs;
-use std::io::Write;
+use std::io::{Read as _, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
 
 /// Recent blocks, blocks in flight, fragments of the allocator.
 const MARGIN: usize = 64 << 20;
@@ -186,6 +190,85 @@ fn a_thousand_idle_connections_cost_their_read_buffers() {
     let open = node.status()["counters"]["connections_open"].clone();
     assert!(open.as_u64() >= Some(IDLE as u64), "{open} are open");
     drop(idle);
+    assert!(node.stop().success());
+}
+
+/// Connections that say nothing hold every place that a core has: a client above the bound is told
+/// so all the same.
+#[test]
+fn a_client_above_the_bound_is_told_so_though_idle_connections_hold_every_place() {
+    const IDLE: usize = 1_500;
+    raise_file_limit();
+    let place = Place::new();
+    let node = Node::start(&place.write_config(1, ""), &place.address());
+    let hello = Body::from(Metadata { protocol: PROTOCOL }).encode(7, log(0), 0);
+    // As many as the core serves have said something; all others never do.
+    let connect = |_| TcpStream::connect(&node.address).expect("the node listens");
+    let served: Vec<_> = (0..limits::CORE_CONNECTIONS)
+        .map(|_| flood(&node.address, |_| hello.clone(), 1))
+        .collect();
+    for mut client in &served {
+        client.read_exact(&mut [0; 1]).expect("it is served");
+    }
+    let silent: Vec<_> = (served.len()..IDLE).map(connect).collect();
+    for attempt in 0..8 {
+        let mut client = connect(0);
+        client.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        client.write_all(&hello).expect("it is taken");
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).expect("an end, no reset");
+        let head: [u8; FRAME_HEADER] = answer[..FRAME_HEADER].try_into().expect("a frame");
+        let header = read_header(&head).expect("a frame");
+        let body = &answer[FRAME_HEADER..FRAME_HEADER + header.body_len];
+        let Some(Ok(Body::Error(error))) = Body::decode(header.kind, body) else {
+            panic!("attempt {attempt}: no refusal");
+        };
+        assert_eq!(
+            Code::from_number(error.code),
+            Some(Code::TooManyConnections)
+        );
+        assert_eq!(header.correlation, 7);
+    }
+    drop((served, silent));
+    assert!(node.stop().success());
+}
+
+/// Without descriptors for more connections the node says so, counts them, and goes on.
+#[test]
+fn connections_that_find_no_descriptor_are_told_and_counted() {
+    let place = Place::new();
+    let path = place.write_config(1, "");
+    let said = place.directory.path().join("said");
+    let mut command = node::millrace();
+    command.arg("serve").arg("--config").arg(&path);
+    command.stderr(fs::File::create(&said).expect("a file"));
+    let limit = || {
+        let limit = libc::rlimit {
+            rlim_cur: 96,
+            rlim_max: 96,
+        };
+        // SAFETY: the call reads the struct that it is given.
+        match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure makes one system call and touches no memory of the parent.
+    unsafe { command.pre_exec(limit) };
+    let node = Node::spawn(command, &place.address());
+    is_served(&node, 0);
+    let connect = |_| TcpStream::connect(&node.address).expect("the kernel takes it");
+    let many: Vec<_> = (0..120).map(connect).collect();
+    let until = Instant::now() + PATIENCE;
+    let told = || fs::read_to_string(&said).is_ok_and(|said| said.contains("NotAccepted"));
+    while !told() {
+        assert!(Instant::now() < until, "nothing was said");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(many);
+    is_served(&node, 0);
+    let refused = node.status()["counters"]["connections_refused"].clone();
+    assert!(refused.as_u64() > Some(0), "{refused} were counted");
     assert!(node.stop().success());
 }
 

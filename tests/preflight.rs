@@ -93,6 +93,54 @@ fn too_little_locked_memory() {
     refuses(command, &["memlock limit", "65536", "ulimit -l"]);
 }
 
+/// What one core needs is not enough for two, unless the process may lock what it likes.
+#[test]
+fn too_little_locked_memory_for_all_cores() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return println!("not run: one CPU");
+    }
+    let place = Place {
+        port: node::ports::reserve(2),
+        ..Place::new()
+    };
+    let config = place.write_config(1, "[cores]\ncount = 2\n");
+    for verb in ["serve", "check"] {
+        let mut command = millrace();
+        command.arg(verb).arg("--config").arg(&config);
+        let limit = || {
+            let limit = libc::rlimit {
+                rlim_cur: 512 << 10,
+                rlim_max: 512 << 10,
+            };
+            // SAFETY: the calls read what they are given; the second takes a capability away from
+            // what the program that is executed next may have.
+            let set = unsafe {
+                libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) == 0
+                    && (libc::geteuid() != 0
+                        || libc::prctl(libc::PR_CAPBSET_DROP, 14, 0, 0, 0) == 0)
+            };
+            match set {
+                true => Ok(()),
+                false => Err(std::io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: the closure makes three system calls and touches no memory of the parent.
+        unsafe { command.pre_exec(limit) };
+        let words = ["memlock limit", "1048576", "LimitMEMLOCK"];
+        if verb == "serve" {
+            refuses(command, &words);
+            continue;
+        }
+        std::fs::create_dir_all(place.data()).unwrap();
+        let output = node::finish(command);
+        let said = node::text(&output.stdout);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        for word in words {
+            assert!(said.contains(word), "no `{word}` in: {said}");
+        }
+    }
+}
+
 #[test]
 fn port_in_use() {
     let place = Place::new();
@@ -144,48 +192,4 @@ fn data_directory_of_another_node_or_in_use() {
     let mut command = serve(&more_shards);
     command.args(["--set", "cluster.shards=2"]);
     refuses(command, &["its shards is 1", "cluster.shards is 2"]);
-}
-
-/// As a start has it: what is missing is created, where that is possible.
-#[test]
-fn a_check_takes_a_directory_that_a_start_would_create() {
-    let place = Place::new();
-    let config = place.write_config(1, "");
-    let check = |arguments: &[&std::ffi::OsStr]| {
-        let mut command = millrace();
-        command.arg("check").args(arguments);
-        node::finish(command)
-    };
-    let deep = place.directory.path().join("not/there/yet");
-    for arguments in [
-        ["--config".as_ref(), config.as_os_str()],
-        ["--data-dir".as_ref(), deep.as_os_str()],
-    ] {
-        let output = check(&arguments);
-        let said = node::text(&output.stdout);
-        assert!(output.status.success(), "{said}");
-        let within = format!(
-            "ok, will be created in {}",
-            place.directory.path().display()
-        );
-        assert!(said.contains(&within), "{said}");
-    }
-    assert!(
-        !place.data().exists() && !deep.exists(),
-        "check makes nothing"
-    );
-    let node = Node::start(&config, &place.address());
-    node.kill();
-    // Below a file nothing can be created, and a start says the same.
-    let below = config.join("data");
-    let output = check(&["--data-dir".as_ref(), below.as_os_str()]);
-    assert_eq!(output.status.code(), Some(2));
-    let said = node::text(&output.stdout);
-    assert!(
-        said.contains("must be a directory that this user can write"),
-        "{said}"
-    );
-    let mut command = serve(&config);
-    command.arg("--data-dir").arg(below);
-    refuses(command, &["must be a directory that this user can write"]);
 }

@@ -468,7 +468,7 @@ impl Log {
             }
         }
         if payload.is_empty() {
-            return Err((Code::Timeout, bound, self.end));
+            return Err((Code::Timeout, 0, 0));
         }
         let ok = ReadOk {
             next,

@@ -61,6 +61,8 @@ pub(super) struct Connection {
     /// What is awaited (the first frame, the answer to ours, a payload that has begun, the other
     /// side's end) must be here by then.
     pub(super) due_by: Cell<Option<Time>>,
+    /// It was accepted and has not yet sent a frame.
+    pub(super) is_unheard: Cell<bool>,
     queue: RefCell<VecDeque<Frame>>,
     /// Memory of what waits for the socket: a buffer counts whole, once for each frame.
     held_bytes: Cell<usize>,
@@ -115,6 +117,7 @@ impl Connection {
             fd: stream.as_raw_fd(),
             kind: Cell::new(Kind::New),
             due_by: Cell::new(Some(due_by)),
+            is_unheard: Cell::new(false),
             queue: RefCell::default(),
             held_bytes: Cell::new(0),
             core_queued_bytes,
@@ -136,6 +139,11 @@ impl Connection {
     /// Whether the connection takes no more work: it is dead or will close once its queue has left.
     pub(super) fn is_ending(&self) -> bool {
         self.dead.get() || self.closing.get()
+    }
+
+    /// Whether it only waits for the other side to close: all that it had to say has left.
+    pub(super) fn has_said_why(&self) -> bool {
+        self.closing.get() && !self.has_queue()
     }
 
     /// Whether something waits for the socket.

@@ -246,3 +246,25 @@ fn more_operations_than_the_ring_holds_all_end() {
     tickets.dedup();
     assert_eq!(tickets.len() as u64, count);
 }
+
+/// A file that may not be used is no broken disk: it is named, with the user and what mends it.
+#[test]
+fn a_file_that_may_not_be_used_is_named() {
+    let path = Path::new("/data/7-0/checkpoint");
+    for errno in [libc::EACCES, libc::EPERM] {
+        let error = std::io::Error::from_raw_os_error(errno);
+        let told = crate::runtime::files::refused_file(path, &error, "must open").to_string();
+        for word in ["/data/7-0/checkpoint", "user ", "chown", "chmod"] {
+            assert!(told.contains(word), "no `{word}` in: {told}");
+        }
+        assert!(!told.contains("O_DIRECT"), "{told}");
+        let told = DiskError::Errno(errno).text();
+        assert!(
+            told.contains("permission") && !told.contains("device"),
+            "{told}"
+        );
+    }
+    let error = std::io::Error::from_raw_os_error(libc::EINVAL);
+    let told = crate::runtime::files::refused_file(path, &error, "must open").to_string();
+    assert!(told.contains("O_DIRECT"), "{told}");
+}

@@ -13,6 +13,7 @@ use super::handoff::{self, Handoffs};
 use super::local::{Clock, Signal};
 use super::node::Node;
 use super::refusals::Refusals;
+use super::twins::Twins;
 use crate::limits;
 use crate::shard::{Action, Event, Notice, Part, Request, Shard, ShardStatus};
 use crate::snapshot::ShardUsage;
@@ -61,8 +62,12 @@ pub(super) struct Core {
     complaints: Cell<(u64, u32)>,
     /// Refusals between nodes that were told already.
     pub(super) refusals: Refusals,
+    /// Nodes that seem to be two.
+    pub(super) twins: Twins,
     /// When a line last told that clients are turned away, and how many were since.
     pub(super) full_told: Cell<(Time, u64)>,
+    /// The same of connections that the system did not let it take.
+    pub(super) not_accepted_told: Cell<(Time, u64)>,
     /// Bytes outside buffers that wait for sockets, of all connections.
     pub(super) queued_bytes: Rc<Cell<usize>>,
     /// What each shard took so far, in the order of `logs`.
@@ -115,7 +120,9 @@ impl Core {
             dials: Dials::default(),
             complaints: Cell::default(),
             refusals: Refusals::default(),
+            twins: Twins::default(),
             full_told: Cell::new((Time(0), 0)),
+            not_accepted_told: Cell::new((Time(0), 0)),
             queued_bytes: Rc::default(),
             usage: RefCell::new(vec![ShardUsage::default(); logs.len()]),
             logs,

@@ -8,11 +8,11 @@ use super::buffers::Pool;
 use super::dial;
 use super::disk::Disk;
 use super::driver::Core;
-use super::files::{Place, open_direct};
+use super::files::{Place, open_direct, refused_file};
 use super::handoff::{self, Handoffs};
 use super::local::Clock;
 use super::node::Node;
-use super::preflight::refused_address;
+use super::preflight::{self, refused_address};
 use super::ring::Ring;
 use super::server;
 use crate::config::{ConfigError, Kind};
@@ -57,7 +57,8 @@ pub(super) async fn run(
 ) -> Result<(), ConfigError> {
     let fail = |error: io::Error| {
         let rule = "io_uring and eventfd must work";
-        ConfigError::new("io_uring", error, rule, "see the error")
+        let mend = preflight::ring_mend(&error);
+        ConfigError::new("io_uring", error, rule, mend)
     };
     // The first park takes about 10 ms; now nobody waits for it.
     sleep(Duration::from_millis(1)).await;
@@ -99,11 +100,8 @@ fn build(
     let mut shards = Vec::new();
     for log in prepared {
         let path = log.place.path(FileName::Checkpoint);
-        let checkpoint = open_direct(&path, false, log.place.dsync).map_err(|error| {
-            let rule = "the checkpoint must open with O_DIRECT";
-            let value = format!("{} ({error})", path.display());
-            ConfigError::new("node.data_dir", value, rule, "see the error")
-        })?;
+        let checkpoint = open_direct(&path, false, log.place.dsync)
+            .map_err(|error| refused_file(&path, &error, "the checkpoint must open"))?;
         disk.add_log(log.place, checkpoint);
         let config = shard_config(&node, log.log);
         shards.push((log.log, Shard::new(config, log.files, clock.now())));

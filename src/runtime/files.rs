@@ -6,13 +6,14 @@
 //! replaced: a rename onto an existing name is an error. Read `disk.rs` next.
 
 use super::spares::Spares;
+use crate::config::ConfigError;
 use crate::limits::{CHECKPOINT_COPY, DISK_ALIGNMENT};
 use crate::shard::{DiskError, FileEntry, FileName};
 use crate::types::BlockNo;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -35,6 +36,17 @@ pub(super) struct Place {
     pub(super) dsync: bool,
 }
 
+impl Job {
+    /// The file that it is about, by its name in the log's directory; empty for the directory.
+    fn file(self) -> String {
+        match self {
+            Job::Open(name) | Job::Free(name) => file_name(name),
+            Job::Provide | Job::Name(_) => file_name(FileName::Next),
+            Job::SyncDirectory => String::new(),
+        }
+    }
+}
+
 impl Place {
     pub(super) fn path(&self, name: FileName) -> PathBuf {
         self.directory.join(file_name(name))
@@ -51,19 +63,40 @@ impl Place {
                     .and_then(|_| open_direct(&target, false, self.dsync))
                     .map(Some)
             }
-            Job::Free(name) => spares.reclaim(&self.path(name)).map(|()| None),
+            Job::Free(name) => self.free(name, spares).map(|()| None),
             Job::Name(base) => self.name(base).map(|()| None),
             Job::SyncDirectory => sync_directory(&self.directory).map(|()| None),
         };
         done.map_err(|error| {
             let failed = disk_error(&error);
             // A full disk is told of once, by the log that needs the space.
-            if failed != DiskError::NoSpace {
+            if let Some(denied) = denied(&self.directory.join(job.file()), &error) {
+                tracing::error!("{denied}; mend: {}", OWNER_MEND);
+            } else if failed != DiskError::NoSpace {
                 let directory = self.directory.display();
                 tracing::error!(%error, ?job, %directory, "a file operation failed");
             }
             failed
         })
+    }
+
+    /// Gives a file back. One that has the name of a segment and never was one stays, under another
+    /// name.
+    fn free(&self, name: FileName, spares: &Spares) -> io::Result<()> {
+        let path = self.path(name);
+        if begins_as_segment(&path)? {
+            return spares.reclaim(&path);
+        }
+        let aside = |number: u32| {
+            let end = format!("foreign-{number}");
+            path.with_extension(end)
+        };
+        let unused = (1..).map(aside).find(|aside| !aside.exists());
+        let aside = unused.expect("numbers do not end");
+        rename_new(&path, &aside)?;
+        let (path, aside) = (path.display(), aside.display());
+        tracing::warn!(%path, %aside, "not a segment of a log in spite of its name: set aside");
+        sync_directory(&self.directory)
     }
 
     fn name(&self, base: BlockNo) -> io::Result<()> {
@@ -108,6 +141,14 @@ impl Place {
     }
 }
 
+/// Whether a file begins with what this program writes there: the mark of a segment, or zeros.
+fn begins_as_segment(path: &Path) -> io::Result<bool> {
+    let mut bytes = Vec::new();
+    let first = DISK_ALIGNMENT as u64;
+    File::open(path)?.take(first).read_to_end(&mut bytes)?;
+    Ok(bytes.starts_with(b"MRSG") || bytes.iter().all(|byte| *byte == 0))
+}
+
 /// The name of a file in its log's directory.
 pub(super) fn file_name(name: FileName) -> String {
     match name {
@@ -126,6 +167,33 @@ pub(super) fn parse_name(name: &str) -> Option<FileName> {
             Some(FileName::Segment(BlockNo(base.parse().ok()?)))
         }
     }
+}
+
+/// What mends a file that the node may not use.
+pub(super) const OWNER_MEND: &str =
+    "give the file to that user (chown), or let it read and write (chmod u+rw)";
+
+/// That a file may not be used, with its name and the user, if that is what the error says.
+pub(super) fn denied(path: &Path, error: &io::Error) -> Option<String> {
+    let is_denied = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM));
+    // SAFETY: the call takes nothing and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    let path = path.display();
+    is_denied.then(|| format!("user {user}, as which the node runs, may not use {path} ({error})"))
+}
+
+/// Why the node cannot start: a file or directory of its data cannot be used.
+pub(super) fn refused_file(path: &Path, error: &io::Error, rule: &str) -> ConfigError {
+    if let Some(denied) = denied(path, error) {
+        let rule = "the node's user must own what lies there";
+        return ConfigError::new("node.data_dir", denied, rule, OWNER_MEND);
+    }
+    let mend = match error.raw_os_error() {
+        Some(libc::EINVAL | libc::EOPNOTSUPP) => "use a file system with O_DIRECT: ext4 or xfs",
+        _ => "see the error and the kernel's log: correct the path or the disk",
+    };
+    let value = format!("{} ({error})", path.display());
+    ConfigError::new("node.data_dir", value, rule, mend)
 }
 
 /// What the log is told of a failure.

@@ -54,7 +54,7 @@ pub(super) struct Counters {
     pub(super) refused_peers: AtomicU64,
     /// Connections accepted.
     pub(super) accepted: AtomicU64,
-    /// Connections closed because a core had enough.
+    /// Connections closed because a core had enough, or not taken for want of a descriptor.
     pub(super) refused: AtomicU64,
 }
 

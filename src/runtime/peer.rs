@@ -55,6 +55,9 @@ pub(super) async fn serve_accepted(
     };
     connection.send_body(answer, 0, log);
     core.refusals.over(Met::Accepting, hello.node, about);
+    if let Some(log) = about {
+        core.watch_for_twins(hello.node, log, connection.address);
+    }
     let logs = match hello.channel {
         Channel::Data => vec![core.local(log).expect("checked above")],
         Channel::Control => shared_logs(core, hello.cores.into(), hello.core.into()),

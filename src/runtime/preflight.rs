@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What an executor needs of locked memory, whoever runs it.
+/// What an executor and its disk's ring need of locked memory, at most.
 const MEMLOCK_BYTES: u64 = 512 << 10;
 
 /// How long a port may stay in use before it counts as another process's.
@@ -37,27 +37,54 @@ pub fn io_uring() -> Result<(), ConfigError> {
         Some(libc::EPERM | libc::EACCES) => {
             "allow io_uring in the seccomp profile of the container or service"
         }
-        Some(libc::ENOMEM) => "raise the memlock limit (ulimit -l)",
-        _ => "see the error",
+        _ => ring_mend(&error),
     };
     Err(ConfigError::new("io_uring", error, rule, mend))
 }
 
-/// Whether the process may lock as much memory as its executors need.
-pub fn memlock() -> Result<(), ConfigError> {
+/// What mends a ring that the kernel refused for want of locked memory.
+const MEMLOCK_MEND: &str = "raise the limit of locked memory (ulimit -l 8192, or LimitMEMLOCK=8M \
+    in the service): it is for all processes of the user together";
+
+/// What mends an error of io_uring.
+pub fn ring_mend(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => MEMLOCK_MEND,
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (ulimit -n)",
+        _ => "see the error",
+    }
+}
+
+/// Whether the process may lock as much memory as its executors need: the executors ask for the
+/// limit of one of them whoever they are, and the kernel counts what all of them lock unless the
+/// process may lock what it likes.
+pub fn memlock(cores: usize) -> Result<(), ConfigError> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
     // SAFETY: the call fills in the struct that it is given.
     let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
-    if result == 0 && limit.rlim_cur < MEMLOCK_BYTES {
+    let counted = if may_lock_all() { 1 } else { cores.max(1) };
+    let needed = MEMLOCK_BYTES * counted as u64;
+    if result == 0 && limit.rlim_cur < needed {
         let value = format!("{} bytes", limit.rlim_cur);
-        let rule = format!("io_uring needs at least {MEMLOCK_BYTES} bytes of locked memory");
-        let mend = "raise it: ulimit -l 8192, or LimitMEMLOCK=8M in the service";
-        return Err(ConfigError::new("memlock limit", value, rule, mend));
+        let rule = format!(
+            "io_uring needs at least {needed} bytes of locked memory, {MEMLOCK_BYTES} for each of \
+             {counted} cores"
+        );
+        return Err(ConfigError::new("memlock limit", value, rule, MEMLOCK_MEND));
     }
     Ok(())
+}
+
+/// Whether the process has the capability to lock memory without a limit.
+fn may_lock_all() -> bool {
+    const IPC_LOCK: u32 = 14;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let held = held.and_then(|held| u64::from_str_radix(held.trim(), 16).ok());
+    held.is_some_and(|held| (held >> IPC_LOCK) & 1 == 1)
 }
 
 /// Raises the soft limit of open files to the hard one: each connection takes two descriptors, and
@@ -130,20 +157,6 @@ pub fn data_directory(path: &Path) -> Result<(), ConfigError> {
         )
     })?;
     existing_directory(path)
-}
-
-/// The directory itself if something is there, else the nearest one above it that exists: where a
-/// start creates what is missing.
-pub fn nearest_directory(path: &Path) -> &Path {
-    let above = |path: &&Path| !path.as_os_str().is_empty();
-    let missing = |path: &Path| fs::symlink_metadata(path).is_err_and(|error| gone(&error));
-    let found = path.ancestors().filter(above).find(|path| !missing(path));
-    // A name alone lies in the working directory.
-    found.unwrap_or(Path::new("."))
-}
-
-fn gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
 }
 
 /// Whether a directory can be written and read with direct I/O. Leaves nothing in it.

@@ -11,13 +11,14 @@ use super::driver::Core;
 use super::reader::{ReadError, Reader};
 use super::{client, handoff, peer};
 use crate::limits;
-use crate::types::LogId;
+use crate::types::{LogId, Time};
 use crate::wire::body::Body;
 use crate::wire::code::Code;
 use crate::wire::message::Message;
 use glommio::net::{TcpListener, TcpStream};
 use glommio::timer::sleep;
 use socket2::{SockRef, TcpKeepalive};
+use std::cell::Cell;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -26,6 +27,9 @@ use std::time::Duration;
 const WATCH: Duration = Duration::from_millis(100);
 /// Time between two lines about connections that are turned away, microseconds.
 const FULL_TOLD_US: u64 = 10_000_000;
+/// How long, and how often, a place that is being given up is waited for.
+const WAIT_FOR_PLACE: Duration = Duration::from_millis(1);
+const WAITS_FOR_PLACE: usize = 100;
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 /// Unacknowledged bytes for so long end a connection: the other side's machine is gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,23 +44,23 @@ pub(super) async fn accept(core: Rc<Core>, listener: TcpListener) {
                 if core.stopping.get() {
                     continue;
                 }
-                let most = limits::CORE_CONNECTIONS + limits::CORE_CONNECTIONS_MORE;
-                if core.connections.borrow().len() >= most {
+                if !make_place(&core).await {
                     note_full(&core);
                     continue;
                 }
                 tune(&stream);
                 if let Ok(address) = stream.peer_addr() {
-                    let opened = open(&core, stream, address);
-                    if let Ok((connection, reader)) = opened {
-                        glommio::spawn_local(serve(core.clone(), connection, reader)).detach();
+                    match open(&core, stream, address) {
+                        Ok((connection, reader)) => {
+                            connection.is_unheard.set(true);
+                            glommio::spawn_local(serve(core.clone(), connection, reader)).detach();
+                        }
+                        Err(error) => note_not_accepted(&core, &error.to_string()),
                     }
                 }
             }
             Err(error) => {
-                if core.may_complain() {
-                    tracing::warn!(%error, "no connection could be accepted");
-                }
+                note_not_accepted(&core, &error.to_string());
                 sleep(PAUSE_AFTER_ERROR).await;
             }
         }
@@ -64,18 +68,70 @@ pub(super) async fn accept(core: Rc<Core>, listener: TcpListener) {
     }
 }
 
+/// Whether there is a place for one more connection. If all are taken, the one that has said
+/// nothing for longest goes, else one that was told why it is refused: so whoever comes next is at
+/// least told that he is. Those that go keep their places for a moment, which is waited for.
+async fn make_place(core: &Core) -> bool {
+    let most = limits::CORE_CONNECTIONS + limits::CORE_CONNECTIONS_MORE;
+    let open = || core.connections.borrow().len();
+    for _ in 0..WAITS_FOR_PLACE {
+        if open() < most + limits::CORE_CONNECTIONS_ENDING {
+            break;
+        }
+        sleep(WAIT_FOR_PLACE).await;
+    }
+    if open() < most {
+        return true;
+    }
+    let goes = {
+        let connections = core.connections.borrow();
+        let mut alive = connections.values().filter(|one| !one.is_dead());
+        let silent = alive.find(|one| one.is_unheard.get()).cloned();
+        let mut alive = connections.values().filter(|one| !one.is_dead());
+        silent.or_else(|| alive.find(|one| one.has_said_why()).cloned())
+    };
+    let goes = goes.filter(|_| open() < most + limits::CORE_CONNECTIONS_ENDING);
+    goes.inspect(|connection| connection.kill()).is_some()
+}
+
+/// Whether a line about those that are turned away is due, and how many there were since the last.
+fn turned_away(core: &Core, told: &Cell<(Time, u64)>) -> Option<u64> {
+    core.node.counters.refused.fetch_add(1, Ordering::Relaxed);
+    let (at, since) = told.get();
+    let now = core.clock.now();
+    if at.0 > 0 && now.since_us(at) < FULL_TOLD_US {
+        told.set((at, since + 1));
+        return None;
+    }
+    told.set((now, 0));
+    Some(since + 1)
+}
+
+/// The system has nothing left for one more connection, most often no descriptor.
+fn note_not_accepted(core: &Core, error: &str) {
+    let Some(refused) = turned_away(core, &core.not_accepted_told) else {
+        return;
+    };
+    let message = Message::NotAccepted;
+    let (id, mend, core) = (message.name(), message.mend(), core.index);
+    tracing::warn!(
+        id,
+        core,
+        error,
+        refused,
+        "{}; mend: {mend}",
+        message.meaning()
+    );
+}
+
 /// A client is turned away: a line once in a while, with how many there were since the last one.
 fn note_full(core: &Core) {
-    core.node.counters.refused.fetch_add(1, Ordering::Relaxed);
-    let (told, since) = core.full_told.get();
-    let now = core.clock.now();
-    if told.0 > 0 && now.since_us(told) < FULL_TOLD_US {
-        return core.full_told.set((told, since + 1));
-    }
-    core.full_told.set((now, 0));
+    let Some(refused) = turned_away(core, &core.full_told) else {
+        return;
+    };
     let message = Message::ConnectionsFull;
     let (id, most, mend) = (message.name(), limits::CORE_CONNECTIONS, message.mend());
-    let (core, refused) = (core.index, since + 1);
+    let core = core.index;
     tracing::warn!(
         id,
         core,
@@ -115,6 +171,7 @@ async fn first_frame(
     reader: &mut Reader,
 ) -> Result<(), ReadError> {
     let first = reader.frame().await?;
+    connection.is_unheard.set(false);
     connection.due_by.set(None);
     if let Some(Ok(Body::Hello(hello))) = &first.body {
         let (hello, log) = (hello.clone(), first.header.log);

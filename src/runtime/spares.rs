@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+/// Digits of a spare's number in its name.
+const NUMBER_DIGITS: usize = 20;
 const SLICE: usize = 1 << 20;
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(5);
 
@@ -55,13 +57,20 @@ impl Spares {
         for entry in fs::read_dir(directory)? {
             let path = entry?.path();
             let stem = path.file_stem().and_then(|stem| stem.to_str());
+            let stem = stem.filter(|stem| stem.len() == NUMBER_DIGITS);
             let number = stem.and_then(|stem| stem.parse::<u64>().ok());
-            let (Some(number), Some(end)) = (number, path.extension()) else {
+            let end = path.extension().and_then(|end| end.to_str());
+            let end = end.filter(|end| ["cold", "dirty", "ready"].contains(end));
+            let (Some(number), Some(end)) = (number, end) else {
+                tracing::warn!(path = %path.display(), "not a spare segment: left alone");
                 continue;
             };
             state.next_number = state.next_number.max(number + 1);
             // Of another size, or left over when a merely allocated file was being made.
-            if end == "cold" || fs::metadata(&path)?.len() != segment_bytes {
+            let len = fs::metadata(&path)?.len();
+            if end == "cold" || len != segment_bytes {
+                let path_text = path.display();
+                tracing::info!(path = %path_text, len, segment_bytes, "a spare of no use: removed");
                 fs::remove_file(&path)?;
             } else if end == "ready" {
                 state.ready.push(path);

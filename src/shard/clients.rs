@@ -64,8 +64,7 @@ impl Shard {
             if !expired(read.deadline) {
                 self.clients.reads.push(read);
             } else if read.read.offset >= bound {
-                let ends = [bound.0, self.log.open_end_offset().0];
-                self.reply_error(read.request, Code::Timeout, ends);
+                self.reply_error(read.request, Code::Timeout, [0; 2]);
             } else if read.patient {
                 self.reply_error(read.request, Code::Overloaded, [0; 2]);
             } else {
