@@ -6,7 +6,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /healthz` | 200 `ok`, or 503 with the reasons, one a line |
+//! | `GET /healthz` | 200 `ok`, or 503 with the reasons, one a line (`admin/health.rs`) |
 //! | `GET /status` | the status as JSON, as `millrace status --json` prints it |
 //! | `GET /metrics` | everything that has a number, in OpenMetrics text |
 //! | `POST /links/PEER/pause`, `.../resume` | what came of it; needs `node.admin_control` |

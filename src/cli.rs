@@ -1,10 +1,12 @@
 //! The command line: what can be asked of `millrace`, and how its answers look.
 //!
-//! Each subcommand has its file. They share the exit codes (0 done, 1 failed, 2 bad input) and that
-//! results go to standard output and everything else to standard error.
+//! Each subcommand has its file. They share the exit codes (0 done, 1 failed, 2 bad input; 130 for
+//! an append that was interrupted) and that results go to standard output and everything else to
+//! standard error.
 
 mod append;
 mod check;
+mod lines;
 mod link;
 mod log;
 mod read;

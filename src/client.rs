@@ -22,7 +22,7 @@ pub use codec::Codec;
 pub use event::{Action, Event, Failure, Session};
 pub use lane::Done;
 pub use producing::{ProducerOptions, Producing};
-pub use reading::{At, Next, ReaderOptions, Reading, RecordBatch, Start};
+pub use reading::{At, Ends, Next, ReaderOptions, Reading, RecordBatch, Start};
 pub use routes::{Refusal, Route, Routes};
 
 #[cfg(test)]

@@ -462,3 +462,31 @@ fn lines_are_json_with_an_entry_of_the_catalogue_and_a_normal_start_is_calm() {
     let grave = lines().into_iter().find(|line| line["level"] == "ERROR");
     assert_eq!(grave, None);
 }
+
+/// In a set, what is led must be committed and what is followed heard of: after a few seconds
+/// without, the node says so.
+#[test]
+fn a_node_that_cannot_commit_or_hears_no_leader_is_unwell() {
+    let set = Set::of(3);
+    let one = set.start(0);
+    let two = set.start(1);
+    let three = set.start(2);
+    let well = |node| set.get(node, "/healthz") == (200, "ok\n".to_owned());
+    wait_for("all are well", || (0..3).all(well));
+    three.kill();
+    // Two of three are a majority, however long it takes.
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(well(0) && well(1), "{:?}", set.get(0, "/healthz"));
+    two.kill();
+    wait_for("it cannot commit", || {
+        let (code, body) = set.get(0, "/healthz");
+        code == 503 && body == "log 7-0 cannot commit: 1 of 3 nodes take blocks, it needs 2\n"
+    });
+    let _two = set.start(1);
+    wait_for("well again", || well(0) && well(1));
+    one.kill();
+    wait_for("its leader is gone", || {
+        let (code, body) = set.get(1, "/healthz");
+        code == 503 && body.starts_with("log 7-0 follows node 1, which has not been heard for ")
+    });
+}

@@ -7,6 +7,8 @@ mod node;
 
 use node::{Node, Place, millrace, text};
 use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -83,7 +85,10 @@ fn a_line_that_no_record_can_hold_fails_and_names_itself() {
     let case = Case::new();
     let line = "echo one; head -c 20000000 /dev/zero | tr '\\0' a";
     let output = case.append(line, Stdio::piped());
-    let words = ["1 records appended, 1 failed", "line 2 has 20000000 bytes"];
+    let words = [
+        "1 records appended, 1 failed",
+        "line 2 has more than 1048448 bytes",
+    ];
     ends(&output, 1, &words);
     let output = case.command("read", &[]).output().unwrap();
     assert_eq!(text(&output.stdout), "one\n");
@@ -97,7 +102,7 @@ fn lines_behind_a_refused_one_are_counted() {
     let output = case.append(lines, Stdio::piped());
     let words = [
         "1 records appended, 10001 failed,",
-        "line 2 has 20000000 bytes",
+        "line 2 has more than 1048448 bytes",
     ];
     ends(&output, 1, &words);
     // An input that does not end is not waited for.
@@ -105,6 +110,156 @@ fn lines_behind_a_refused_one_are_counted() {
     let output = case.append(endless, Stdio::piped());
     let words = ["0 records appended, 2 failed (and what the input still brings)"];
     ends(&output, 1, &words);
+}
+
+/// The nodes say what a batch may take; nothing here has a bound of its own below it.
+#[test]
+fn a_line_that_the_nodes_take_is_appended() {
+    let case = Case::with("[link]\nmax_batch_bytes = 4000000\n");
+    let line = "head -c 2000000 /dev/zero | tr '\\0' a; echo; echo two";
+    ends(&case.append(line, Stdio::piped()), 0, &[]);
+    let output = case.command("read", &[]).output().unwrap();
+    assert_eq!(
+        text(&output.stdout),
+        format!("{}\ntwo\n", "a".repeat(2_000_000))
+    );
+    let line = "head -c 3999900 /dev/zero | tr '\\0' a";
+    let words = [
+        "line 1 has 3999900 bytes",
+        "raise link.max_batch_bytes on all nodes",
+    ];
+    ends(&case.append(line, Stdio::piped()), 1, &words);
+}
+
+/// A line without an end is refused at its bound, in bounded memory.
+#[test]
+fn a_line_that_never_ends_costs_no_more_than_one_that_fits() {
+    let case = Case::new();
+    let mut command = case.command("append", &[]);
+    command.stdin(File::open("/dev/zero").unwrap());
+    // Where the address space is bounded, whatever grows with the input fails.
+    let bound = || {
+        let bytes = 1 << 30;
+        let limit = libc::rlimit {
+            rlim_cur: bytes,
+            rlim_max: bytes,
+        };
+        // SAFETY: the call reads the struct that it is given.
+        match unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure makes one system call and touches no memory of the parent.
+    unsafe { command.pre_exec(bound) };
+    let words = [
+        "1 failed (and what the input still brings)",
+        "line 1 has more than 1048448 bytes",
+        "link.max_batch_bytes",
+    ];
+    ends(&command.output().unwrap(), 1, &words);
+}
+
+#[test]
+fn an_interrupted_append_says_what_it_did() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let case = Case::new();
+        let mut command = case.command("append", &[]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        // Stays open: the input has not ended.
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(b"one\ntwo\n").unwrap();
+        let mut first = [0; 4];
+        child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut first)
+            .unwrap();
+        assert_eq!(&first, b"0 0\n");
+        std::thread::sleep(Duration::from_millis(300));
+        // SAFETY: the child is ours and was not waited for, so its number is not another process's.
+        unsafe { libc::kill(child.id().try_into().unwrap(), signal) };
+        let output = child.wait_with_output().unwrap();
+        ends(
+            &output,
+            130,
+            &["2 records appended, 0 failed", "0 unknown: interrupted"],
+        );
+        drop(input);
+    }
+}
+
+/// What is in flight to a node that stands still is waited for only a moment.
+#[test]
+fn an_interrupted_append_does_not_wait_for_a_node_that_stands_still() {
+    let case = Case::new();
+    let mut command = case.command("append", &["--timeout-ms", "60000"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"one\n").unwrap();
+    let mut first = [0; 4];
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut first)
+        .unwrap();
+    // SAFETY: the children are ours and were not waited for.
+    let signal = |pid: i32, signal| unsafe { libc::kill(pid, signal) };
+    signal(case.node.pid(), libc::SIGSTOP);
+    input.write_all(b"two\n").unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let began = Instant::now();
+    signal(child.id().try_into().unwrap(), libc::SIGINT);
+    let output = child.wait_with_output().unwrap();
+    signal(case.node.pid(), libc::SIGCONT);
+    ends(
+        &output,
+        130,
+        &["1 records appended, 0 failed", "1 unknown: interrupted"],
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
+    drop(input);
+}
+
+/// A reader of the offsets that went away does not have all of them.
+#[test]
+fn an_output_that_nobody_reads_is_a_failure() {
+    let case = Case::new();
+    let mut command = case.command("append", &["--batch-records", "1"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    drop(child.stdout.take());
+    input.write_all(b"one\n").unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    ends(
+        &output,
+        1,
+        &["1 records appended", "standard output: Broken pipe"],
+    );
+}
+
+#[test]
+fn a_node_that_stands_still_is_said_not_to_answer() {
+    let case = Case::new();
+    // SAFETY: the child is ours and was not waited for, so its number is not another process's.
+    let signal = |signal| unsafe { libc::kill(case.node.pid(), signal) };
+    signal(libc::SIGSTOP);
+    let read = case.command("read", &["--timeout-ms", "1500"]).output();
+    let status = case.command("status", &[]).output();
+    signal(libc::SIGCONT);
+    let words = ["within 1500 ms: it is connected, but does not answer; mend: "];
+    ends(&read.unwrap(), 1, &words);
+    ends(&status.unwrap(), 1, &["no answer within 5000 ms"]);
 }
 
 #[test]

@@ -101,16 +101,62 @@ fn unknown_keys_are_refused_wherever_they_stand() {
     let place = Place::new();
     refuses(
         config(&place, "write_dept = 3\n"),
-        &["log.write_dept = ", ".toml:11", "there is no such key"],
+        &[
+            "log.write_dept = 3: there is no such key (",
+            ".toml:11)",
+            "did you mean log.write_depth?",
+        ],
     );
     refuses(
         config(&place, "[links]\npreset = \"wan\"\n"),
-        &["links.preset = ", ".toml:12", "there is no such key"],
+        &[
+            "links.preset = \"wan\": there is no such key (",
+            ".toml:12)",
+        ],
+    );
+    refuses(
+        config(&place, "[cores]\ncpus = \"0,1\"\n"),
+        &["cores.cpus = \"0,1\": ", ".toml:12)", "for example [0, 1]"],
     );
     refuses(config(&place, "[links]\n"), &["links", "no such section"]);
     let mut command = config(&place, "");
     command.env("MILLRACE_LOG_SINK", "x");
     refuses(command, &["MILLRACE_LOG_SINK", "no such key"]);
+    for (mistyped, meant) in [
+        ("MILLRACE_LNK_PRESET", "MILLRACE_LINK_PRESET"),
+        ("MILLRACE_LINKPRESET", "MILLRACE_LINK_PRESET"),
+        ("MILLRACE_PRESET", "MILLRACE_LINK_PRESET"),
+        ("MILLRACE_CLUSTER", "MILLRACE_CLUSTER_ID"),
+        ("MILLRACE_LOGS", "MILLRACE_LOG"),
+    ] {
+        let words = [mistyped, "no such key", &format!("did you mean {meant}?")];
+        let file = place.write_config(1, "");
+        for name in ["config", "check", "serve"] {
+            let mut command = millrace();
+            command
+                .arg(name)
+                .arg("--config")
+                .arg(&file)
+                .env(mistyped, "wan");
+            if name == "config" {
+                let output = finish(command);
+                let said = text(&output.stderr);
+                assert_eq!(output.status.code(), Some(2), "{said}");
+                assert!(words.iter().all(|word| said.contains(word)), "{said}");
+            } else {
+                refuses(command, &words);
+            }
+        }
+        let mut command = millrace();
+        command
+            .args(["check", "--data-dir", "."])
+            .env(mistyped, "wan");
+        refuses(command, &words);
+    }
+    // What others read is no key, and no mistake.
+    let mut command = config(&place, "");
+    command.env("MILLRACE_BIN", "x").env("MILLRACE_FAULT", "x");
+    assert!(finish(command).status.success());
     let mut command = config(&place, "");
     command.args(["--set", "log.sink=1"]);
     refuses(command, &["log.sink", "no such key"]);

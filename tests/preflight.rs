@@ -193,3 +193,47 @@ fn data_directory_of_another_node_or_in_use() {
     command.args(["--set", "cluster.shards=2"]);
     refuses(command, &["its shards is 1", "cluster.shards is 2"]);
 }
+
+/// As a start has it: what is missing is created, where that is possible.
+#[test]
+fn a_check_takes_a_directory_that_a_start_would_create() {
+    let place = Place::new();
+    let config = place.write_config(1, "");
+    let check = |arguments: &[&std::ffi::OsStr]| {
+        let mut command = millrace();
+        command.arg("check").args(arguments);
+        node::finish(command)
+    };
+    let deep = place.directory.path().join("not/there/yet");
+    for arguments in [
+        ["--config".as_ref(), config.as_os_str()],
+        ["--data-dir".as_ref(), deep.as_os_str()],
+    ] {
+        let output = check(&arguments);
+        let said = node::text(&output.stdout);
+        assert!(output.status.success(), "{said}");
+        let within = format!(
+            "ok, will be created in {}",
+            place.directory.path().display()
+        );
+        assert!(said.contains(&within), "{said}");
+    }
+    assert!(
+        !place.data().exists() && !deep.exists(),
+        "check makes nothing"
+    );
+    let node = Node::start(&config, &place.address());
+    node.kill();
+    // Below a file nothing can be created, and a start says the same.
+    let below = config.join("data");
+    let output = check(&["--data-dir".as_ref(), below.as_os_str()]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = node::text(&output.stdout);
+    assert!(
+        said.contains("must be a directory that this user can write"),
+        "{said}"
+    );
+    let mut command = serve(&config);
+    command.arg("--data-dir").arg(below);
+    refuses(command, &["must be a directory that this user can write"]);
+}

@@ -251,3 +251,56 @@ fn a_member_of_another_configuration_is_named_by_both_sides() {
     );
     drop((one, two, three));
 }
+
+/// A follower that has not heard its leader yet knows a lower committed end than its log's: it says
+/// so instead of printing nothing, and tells the end that there is.
+#[test]
+fn a_follower_without_its_leader_says_what_it_cannot_show() {
+    let set = Set::new();
+    let nodes: Vec<Node> = (0..3).map(|node| set.start(node)).collect();
+    append(&nodes[0].address, 0, 0..2000);
+    wait_until_equal(&nodes.iter().collect::<Vec<_>>());
+    let end = nodes[1].status()["shards"][0]["committed_offset"].clone();
+    assert_eq!(end, 2000);
+    nodes.into_iter().for_each(Node::kill);
+
+    let follower = set.start(1);
+    let known = || {
+        let status = follower.status();
+        let shard = &status["shards"][0];
+        (shard["role"] == "follower").then(|| shard["committed_offset"].as_u64().unwrap())
+    };
+    let until = Instant::now() + PATIENCE;
+    let known = loop {
+        match known() {
+            Some(known) => break known,
+            None => assert!(Instant::now() < until, "it does not follow"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(known < 2000, "nothing is left to be committed");
+    let ask = |more: &[&str]| {
+        let mut command = millrace();
+        command
+            .args(["read", "--node", &follower.address])
+            .args(more);
+        let output = finish(command);
+        (output.status.code(), text(&output.stderr), output.stdout)
+    };
+    let end = format!("the committed end known here is {known} while the log ends at 2000");
+    let (code, said, lines) = ask(&[]);
+    assert_eq!((code, lines), (Some(0), expected(0..known as usize)));
+    assert!(
+        said.contains(&end) && said.contains("--level local"),
+        "{said}"
+    );
+    let (code, said, _) = ask(&["--from", "1999", "--to", "2000"]);
+    assert_eq!(code, Some(1), "{said}");
+    let real = format!("end at {known}, before --to 2000: {end}");
+    assert!(said.contains(&real), "{said}");
+    let (code, said, lines) = ask(&["--level", "local"]);
+    assert_eq!(
+        (code, said.as_str(), lines),
+        (Some(0), "", expected(0..2000))
+    );
+}

@@ -225,6 +225,12 @@ impl Ledger {
 
 fn parse_header(bytes: &[u8]) -> Result<(Ledger, Vec<OriginId>, u64), LedgerError> {
     let damaged = LedgerError::Damaged;
+    if bytes.is_empty() {
+        return Err(damaged(
+            "it is empty: its run did not end, so what was acked is not known; mend: run again and \
+             let it end, or stop it by SIGINT or SIGTERM, after which it writes its ledger",
+        ));
+    }
     let header = bytes
         .get(..HEADER)
         .ok_or(damaged("too short for a ledger"))?;

@@ -83,3 +83,14 @@ fn a_code_counts_as_failed_only_if_it_says_that_the_batch_is_nowhere() {
     assert!(matches!(state(Code::Stopping), State::Unknown(_)));
     assert!(matches!(State::of_code(60_000), State::Unknown(_)));
 }
+
+/// What a run that was killed leaves: the place that it made sure of.
+#[test]
+fn a_ledger_of_a_run_that_did_not_end_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run.ledger");
+    fs::write(&path, b"").expect("written");
+    let error = Ledger::read(&path).expect_err("no ledger").to_string();
+    let words = ["its run did not end", "mend: run again", "SIGTERM"];
+    assert!(words.iter().all(|word| error.contains(word)), "{error}");
+}

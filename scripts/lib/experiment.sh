@@ -5,6 +5,9 @@
 # stopped, then it is removed.
 # shellcheck shell=bash
 
+# shellcheck source-path=SCRIPTDIR source=usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/usage.sh"
+
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 target="${CARGO_TARGET_DIR:-$root/target}"
 bin="$target/release"
@@ -12,17 +15,6 @@ bin="$target/release"
 refuse() {
     echo "${script:?}: $*" >&2
     exit 2
-}
-
-# The comment at the top of the calling script.
-usage() {
-    local line
-    while IFS= read -r line; do
-        [[ "$line" != '#!'* ]] || continue
-        [[ "$line" == '#'* ]] || break
-        line="${line#\#}"
-        echo "${line# }"
-    done <"$0"
 }
 
 # An absolute path, also of what does not exist.

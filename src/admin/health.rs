@@ -1,13 +1,18 @@
 //! Whether a node is well, and if not, why: one line for each reason.
 //!
-//! A node is well when every core reports and every one of its logs is open. What another node
-//! lacks, and a link that waits, is not this node's illness: see the status and the metrics.
+//! A node is well when every core reports, every one of its logs is open and has space, and, in a
+//! set, what it leads can be committed and what it follows is heard of. The nodes of a mesh take
+//! appends without each other: there the links are nobody's illness. What another node lacks, and a
+//! link that waits, is not this node's illness either: see the status and the metrics.
 
-use crate::snapshot::{Role, Snapshot};
+use crate::snapshot::{LinkStatus, LinkView, Role, ShardStatus, Snapshot};
 use std::time::{Duration, Instant};
 
 /// A core reports ten times a second; after so long without it hangs.
 const SILENCE: Duration = Duration::from_secs(2);
+
+/// How long a link or a leader may be gone before it is an illness: restarts are shorter.
+const GONE_US: u64 = 3_000_000;
 
 /// Every reason why the node is not well at `now`.
 pub(super) fn reasons(snapshot: &Snapshot, now: Instant) -> Vec<String> {
@@ -23,6 +28,7 @@ pub(super) fn reasons(snapshot: &Snapshot, now: Instant) -> Vec<String> {
             Some(_) => {}
         }
     }
+    let in_set = snapshot.status["kind"] == "set";
     for shard in &snapshot.shards {
         let log = shard.log;
         match shard.role {
@@ -31,11 +37,46 @@ pub(super) fn reasons(snapshot: &Snapshot, now: Instant) -> Vec<String> {
             Role::Opening if shard.waits_for.is_empty() => {
                 reasons.push(format!("log {log} has no open epoch yet"));
             }
-            Role::Opening => reasons.push(format!("log {log} {}", shard.waits_for)),
+            Role::Opening => {
+                reasons.push(format!("log {log} has no open epoch: {}", shard.waits_for));
+            }
+            Role::Leader if in_set => reasons.extend(cannot_commit(shard)),
+            Role::Follower if in_set => reasons.extend(leader_is_gone(shard)),
             Role::Leader | Role::Follower => {}
+        }
+        if shard.is_full {
+            reasons.push(format!("log {log} has no space: its disk is full"));
         }
     }
     reasons
+}
+
+/// Too few followers take what this node appends.
+fn cannot_commit(shard: &ShardStatus) -> Option<String> {
+    let gone = |link: &&LinkView| {
+        let takes_nothing = matches!(link.status, LinkStatus::Disconnected | LinkStatus::Paused);
+        takes_nothing && link.since_us >= GONE_US
+    };
+    let (log, nodes) = (shard.log, shard.links.len() + 1);
+    let there = nodes - shard.links.iter().filter(gone).count();
+    let needed = nodes / 2 + 1;
+    (there < needed).then(|| {
+        format!("log {log} cannot commit: {there} of {nodes} nodes take blocks, it needs {needed}")
+    })
+}
+
+/// The leader was not heard for a while.
+fn leader_is_gone(shard: &ShardStatus) -> Option<String> {
+    let following = shard.following.as_ref()?;
+    let silence_us = following.silence_us?;
+    let paused = following.status == LinkStatus::Paused;
+    let leader = shard
+        .leader
+        .map_or("?".to_owned(), |leader| leader.to_string());
+    (silence_us >= GONE_US && !paused).then(|| {
+        let (log, seconds) = (shard.log, silence_us / 1_000_000);
+        format!("log {log} follows node {leader}, which has not been heard for {seconds} s")
+    })
 }
 
 #[cfg(test)]

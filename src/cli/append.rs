@@ -3,8 +3,11 @@
 //! A batch closes when it is full or when no further line has come for the linger time. The order
 //! of lines is the order of offsets, and a later line never stands where an earlier one is missing:
 //! after the first that failed or is unknown nothing more is sent. What is left of the input is
-//! counted as failed. Batches, retries and connections are the client's, see `client/producing.rs`.
+//! counted as failed. A signal ends the reading, not what is in flight: that gets a moment, then
+//! all is counted. Batches, retries and connections are the client's, see `client/producing.rs`;
+//! lines are read by `lines.rs`.
 
+use super::lines::{Line, Lines, Next};
 use super::{Failure, MS_MOST, node_address};
 use clap::{Args, ValueEnum};
 use millrace::client::driver::blocking::{Pending, Producer};
@@ -12,16 +15,20 @@ use millrace::client::driver::{Ack, ClientError, ProducerConfig};
 use millrace::client::{Codec, Failure as Refused, NewRecord};
 use millrace::types::{Level, whole};
 use std::collections::VecDeque;
-use std::io::{self, BufRead, ErrorKind, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Lines that wait for a batch.
-const LINES: usize = 4096;
 /// How often outcomes are looked at while no line comes.
 const LOOK: Duration = Duration::from_millis(5);
+/// How often a signal is looked for while nothing is in flight.
+const IDLE: Duration = Duration::from_millis(50);
+/// How long what is in flight gets after a signal.
+const GRACE: Duration = Duration::from_secs(2);
+/// What a command that was interrupted ends with, as shells have it.
+const INTERRUPTED_CODE: u8 = 130;
 /// How long the rest of the input is waited for, once it can only be counted.
 const REST: Duration = Duration::from_secs(1);
 
@@ -102,8 +109,7 @@ impl Counts {
     fn print(&mut self, ack: &Ack) {
         match writeln!(io::stdout(), "{} {}", ack.shard, ack.offset) {
             Ok(()) => {}
-            // A reader that has gone away wants no more offsets; the records still count.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            // Whoever reads the offsets does not have all of them.
             Err(error) => {
                 self.why.get_or_insert(format!("standard output: {error}"));
             }
@@ -112,6 +118,18 @@ impl Counts {
 
     fn any_bad(&self) -> bool {
         self.failed + self.unknown > 0 || self.why.is_some()
+    }
+
+    /// All of it in one line; `rest` says what is to be said of lines not counted.
+    fn told(&self, rest: &str) -> String {
+        let Counts {
+            records,
+            failed,
+            unknown,
+            why,
+        } = self;
+        let why = why.as_deref().unwrap_or("see above");
+        format!("{records} records appended, {failed} failed{rest}, {unknown} unknown: {why}")
     }
 }
 
@@ -123,38 +141,72 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let text = format!("--shard {shard}: must be below {shards}; mend: choose another one");
         return Err(Failure::Input(text));
     }
-    let (sender, lines) = sync_channel(LINES);
-    thread::spawn(move || read_lines(&sender));
+    // A batch holds its records and more.
+    let most = producer.cluster().max_batch_bytes as usize;
+    catch_signals();
+    let lines = Lines::of_standard_input(most);
     let mut counts = Counts::default();
-    let mut rest_is_known = true;
     let waiting = send_lines(arguments, &producer, &lines, &mut counts);
     // Ends the wait of all that are left.
-    producer.close();
-    for pending in waiting {
-        counts.take(pending.wait());
+    let closing = thread::spawn(move || producer.close());
+    wait_for_rest(waiting, &mut counts);
+    if is_interrupted() {
+        counts.why.get_or_insert("interrupted".to_owned());
+        let rest = " (what the input still had was not sent)";
+        eprintln!("millrace: {}", counts.told(rest));
+        return Ok(ExitCode::from(INTERRUPTED_CODE));
     }
+    let mut rest = "";
     // Also if every batch was appended: a line was left out, or an offset could not be said.
+    if counts.any_bad() && !count_rest(&lines, &mut counts) {
+        rest = " (and what the input still brings)";
+    }
     if counts.any_bad() {
-        rest_is_known = count_rest(&lines, &mut counts);
+        return Err(Failure::Failed(counts.told(rest)));
     }
-    if !counts.any_bad() {
-        return Ok(ExitCode::SUCCESS);
+    // Every outcome is there: this ends the connections.
+    let _ = closing.join();
+    Ok(ExitCode::SUCCESS)
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// From now on the first SIGINT or SIGTERM asks for the end; a second one ends the process.
+fn catch_signals() {
+    extern "C" fn interrupt(_: libc::c_int) {
+        INTERRUPTED.store(true, Ordering::Relaxed);
     }
-    let Counts {
-        records,
-        failed,
-        unknown,
-        ref why,
-    } = counts;
-    let why = why.as_deref().unwrap_or("see above");
-    let rest = if rest_is_known {
-        ""
-    } else {
-        " (and what the input still brings)"
-    };
-    let text =
-        format!("{records} records appended, {failed} failed{rest}, {unknown} unknown: {why}");
-    Err(Failure::Failed(text))
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the struct is integers and a set of bits; the handler does nothing but store to
+        // an atomic.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = interrupt as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            action.sa_flags = libc::SA_RESETHAND | libc::SA_RESTART;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Takes the outcomes that are still to come: after a signal, those of a moment only.
+fn wait_for_rest(mut waiting: VecDeque<Pending>, counts: &mut Counts) {
+    let mut until = None;
+    while let Some(pending) = waiting.front() {
+        if let Some(outcome) = pending.poll() {
+            waiting.pop_front();
+            counts.take(outcome);
+            continue;
+        }
+        if is_interrupted() && *until.get_or_insert(Instant::now() + GRACE) <= Instant::now() {
+            counts.unknown += waiting.len() as u64;
+            return;
+        }
+        thread::sleep(LOOK);
+    }
 }
 
 fn config(arguments: &Arguments) -> Result<ProducerConfig, Failure> {
@@ -181,13 +233,11 @@ fn config(arguments: &Arguments) -> Result<ProducerConfig, Failure> {
     }
 }
 
-type Line = io::Result<Vec<u8>>;
-
 /// Sends lines until the input ends or something fails; what has no outcome yet.
 fn send_lines(
     arguments: &Arguments,
     producer: &Producer,
-    lines: &Receiver<Line>,
+    lines: &Lines,
     counts: &mut Counts,
 ) -> VecDeque<Pending> {
     let mut waiting: VecDeque<Pending> = VecDeque::new();
@@ -198,22 +248,26 @@ fn send_lines(
             waiting.pop_front();
             counts.take(outcome);
         }
-        if counts.any_bad() {
+        if counts.any_bad() || is_interrupted() {
             return waiting;
         }
-        let line = if waiting.is_empty() {
-            lines.recv().map_err(|_| RecvTimeoutError::Disconnected)
-        } else {
-            lines.recv_timeout(LOOK)
-        };
-        let line = match line {
-            Ok(Ok(line)) => line,
-            Ok(Err(error)) => {
+        let line = match lines.next(if waiting.is_empty() { IDLE } else { LOOK }) {
+            Next::Line(Line::Whole(line)) => line,
+            Next::Line(Line::TooLong { most }) => {
+                counts.failed += 1;
+                counts.why.get_or_insert(format!(
+                    "line {} has more than {most} bytes, which no batch here holds; \
+                     mend: make it smaller or raise link.max_batch_bytes on all nodes",
+                    number + 1
+                ));
+                return waiting;
+            }
+            Next::Line(Line::Failed(error)) => {
                 counts.why.get_or_insert(format!("standard input: {error}"));
                 return waiting;
             }
-            Err(RecvTimeoutError::Timeout) => continue,
-            Err(RecvTimeoutError::Disconnected) => return waiting,
+            Next::Waiting => continue,
+            Next::End => return waiting,
         };
         number += 1;
         let len = line.len();
@@ -234,37 +288,17 @@ fn send_lines(
 }
 
 /// Counts the lines that were not sent; false if the input has not ended by then.
-fn count_rest(lines: &Receiver<Line>, counts: &mut Counts) -> bool {
+fn count_rest(lines: &Lines, counts: &mut Counts) -> bool {
     let mut until = Instant::now() + REST;
     loop {
-        let left = until.saturating_duration_since(Instant::now());
-        match lines.recv_timeout(left) {
-            Ok(line) => {
-                counts.failed += u64::from(line.is_ok());
+        match lines.next(until.saturating_duration_since(Instant::now())) {
+            Next::Line(line) => {
+                counts.failed += u64::from(!matches!(line, Line::Failed(_)));
                 until = Instant::now() + REST;
             }
-            Err(RecvTimeoutError::Disconnected) => return true,
-            Err(RecvTimeoutError::Timeout) => return false,
-        }
-    }
-}
-
-fn read_lines(lines: &SyncSender<Line>) {
-    let mut input = io::stdin().lock();
-    loop {
-        let mut line = Vec::new();
-        let read = match input.read_until(b'\n', &mut line) {
-            Ok(0) => return,
-            Ok(_) => Ok(line),
-            Err(error) => Err(error),
-        };
-        let over = read.is_err();
-        let without_end = |mut line: Vec<u8>| {
-            line.pop_if(|last| *last == b'\n');
-            line
-        };
-        if lines.send(read.map(without_end)).is_err() || over {
-            return;
+            Next::End => return true,
+            Next::Waiting if is_interrupted() || Instant::now() >= until => return false,
+            Next::Waiting => {}
         }
     }
 }

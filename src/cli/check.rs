@@ -4,9 +4,9 @@
 //! makes; with a data directory alone, those of the machine and the directory. `--disk` measures
 //! what a set of three nodes on this disk could take at most.
 
-use super::{ConfigArguments, Failure, say};
+use super::{ConfigArguments, Failure, environment, say};
 use clap::Args;
-use millrace::config::{Config, ConfigError};
+use millrace::config::{Config, ConfigError, list};
 use millrace::runtime::disk_check::{self, DiskSpeed};
 use millrace::runtime::{identity, preflight};
 use millrace::types::whole;
@@ -31,13 +31,16 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-type Check = (&'static str, Result<(), ConfigError>);
+/// What was looked at, and what is to be said of it where nothing is wrong; may be empty.
+type Check = (&'static str, Result<String, ConfigError>);
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let wants_config = arguments.config.config.is_some() || arguments.config.node_id.is_some();
     let config = if wants_config {
         Some(arguments.config.load()?)
     } else {
+        // The environment is held against the keys all the same.
+        list(&arguments.config.overrides()?, environment())?;
         None
     };
     let given = arguments.config.data_dir.as_ref().map(PathBuf::from);
@@ -50,16 +53,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Err(Failure::Input(text.to_owned()));
     };
     let checks = checks(config.as_ref(), &directory);
+    // What is not there yet will lie on the disk of what is.
+    let disk = preflight::nearest_directory(&directory);
     let speed = if arguments.disk && checks.iter().all(|(_, result)| result.is_ok()) {
         Some(
-            disk_check::measure(&directory, arguments.seconds)
-                .map_err(|error| Failure::Failed(format!("{}: {error}", directory.display())))?,
+            disk_check::measure(disk, arguments.seconds)
+                .map_err(|error| Failure::Failed(format!("{}: {error}", disk.display())))?,
         )
     } else {
         None
     };
     let memory = match speed {
-        Some(_) => disk_check::memory_file_system(&directory)?,
+        Some(_) => disk_check::memory_file_system(disk)?,
         None => None,
     };
     let warning = memory.map(|name| {
@@ -83,19 +88,26 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 fn checks(config: Option<&Config>, directory: &Path) -> Vec<Check> {
     let cores = config.map_or(1, |config| config.cores.count);
+    let plain = |result: Result<(), ConfigError>| result.map(|()| String::new());
+    // As a start has it: what is missing is created.
+    let nearest = preflight::nearest_directory(directory);
+    let data = preflight::existing_directory(nearest).map(|()| match nearest == directory {
+        true => String::new(),
+        false => format!("will be created in {}", nearest.display()),
+    });
     let mut checks = vec![
-        ("io_uring", preflight::io_uring()),
-        ("locked memory", preflight::memlock(cores)),
-        ("data directory", preflight::existing_directory(directory)),
+        ("io_uring", plain(preflight::io_uring())),
+        ("locked memory", plain(preflight::memlock(cores))),
+        ("data directory", data),
     ];
     if let Some(config) = config {
-        checks.push(("CPUs", preflight::cpus(config).map(|_| ())));
-        checks.push(("identity", identity::check(config, false)));
+        checks.push(("CPUs", plain(preflight::cpus(config).map(|_| ()))));
+        checks.push(("identity", plain(identity::check(config, false))));
         let free = preflight::addresses(config).and_then(|all| {
             all.into_iter()
                 .try_for_each(|address| preflight::bind(address).map(|_| ()))
         });
-        checks.push(("port", free));
+        checks.push(("port", plain(free)));
     }
     checks
 }
@@ -103,7 +115,8 @@ fn checks(config: Option<&Config>, directory: &Path) -> Vec<Check> {
 fn print(checks: &[Check], speed: Option<&DiskSpeed>) -> io::Result<()> {
     for (name, result) in checks {
         match result {
-            Ok(()) => say(format_args!("{name:<16} ok"))?,
+            Ok(note) if note.is_empty() => say(format_args!("{name:<16} ok"))?,
+            Ok(note) => say(format_args!("{name:<16} ok, {note}"))?,
             Err(error) => say(format_args!("{name:<16} {error}"))?,
         }
     }
@@ -136,6 +149,7 @@ fn print_json(
             json!({
                 "check": name,
                 "ok": result.is_ok(),
+                "note": result.as_ref().ok().filter(|note| !note.is_empty()),
                 "problem": result.as_ref().err().map(ConfigError::to_string),
             })
         })

@@ -7,6 +7,7 @@
 use super::{Failure, node_address, say};
 use clap::{Args, Subcommand};
 use millrace::client::driver::blocking::Client;
+use millrace::client::driver::in_time;
 use millrace::types::whole;
 use serde_json::Value;
 use std::io::{self, Read, Write};
@@ -50,8 +51,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let address = admin_port(&target.node)?;
     let path = format!("/links/{}/{word}", target.peer);
-    let (code, body) =
-        post(&address, &path).map_err(|error| Failure::Failed(format!("{address}: {error}")))?;
+    let (code, body) = post(&address, &path)
+        .map_err(|error| Failure::Failed(format!("{address}: {}", in_time(error, PATIENCE))))?;
     let answer: Value = serde_json::from_str(&body)
         .map_err(|_| Failure::Failed(format!("{address}: no answer of a node: {body}")))?;
     if code != 200 {

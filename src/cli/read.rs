@@ -6,6 +6,7 @@
 
 use super::{Failure, MS_MOST, node_address};
 use clap::{Args, ValueEnum};
+use millrace::client::Ends;
 use millrace::client::driver::ReaderConfig;
 use millrace::client::driver::blocking::Reader;
 use millrace::types::{OriginId, ReadLevel, whole};
@@ -113,13 +114,7 @@ fn print_all(
     let mut is_first = true;
     while arguments.to.is_none_or(|to| next < to) {
         let Some(batch) = reader.next_batch()? else {
-            return match arguments.to {
-                None => Ok(ExitCode::SUCCESS),
-                Some(to) => Err(Failure::Failed(format!(
-                    "the records that may be read here end at {next}, before --to {to}; \
-                     mend: --follow waits for more"
-                ))),
-            };
+            return at_end(arguments, reader.ends(), next);
         };
         if is_first && arguments.from.is_none() && arguments.from_time.is_none() {
             tell_start(arguments, batch.first().0)?;
@@ -136,6 +131,32 @@ fn print_all(
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The log ended before `--to`, or where it was to be read to; `next` is the first offset that was
+/// not read.
+fn at_end(arguments: &Arguments, ends: Option<Ends>, next: u64) -> Result<ExitCode, Failure> {
+    let (readable, held) = ends.map_or((next, next), |ends| (ends.readable.0, ends.held.0));
+    let behind = format!(
+        "the committed end known here is {readable} while the log ends at {held}; \
+         --level local shows what lies in between"
+    );
+    match arguments.to {
+        Some(to) if held > readable => Err(Failure::Failed(format!(
+            "the records that may be read here end at {readable}, before --to {to}: {behind}; \
+             mend: look at `millrace status` for whether this node hears its leader, or wait \
+             with --follow"
+        ))),
+        Some(to) => Err(Failure::Failed(format!(
+            "the records that may be read here end at {readable}, before --to {to}; \
+             mend: --follow waits for more"
+        ))),
+        None if held > readable => {
+            eprintln!("millrace: {behind}");
+            Ok(ExitCode::SUCCESS)
+        }
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// Says that the log begins above 0: what was before is not there to be printed.

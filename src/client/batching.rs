@@ -73,19 +73,33 @@ impl NewRecord {
     }
 
     /// Whether a batch of at most `most` bytes can hold it.
-    pub(super) fn check(&self, most: usize) -> Result<(), Failure> {
+    pub(super) fn check(&self, most: Most) -> Result<(), Failure> {
         let short = |bytes: &Vec<u8>| bytes.len() <= FIELD_MAX;
         let labels = self.labels.iter();
         let mut labels = labels.map(|(name, value)| short(name) && short(value));
         if !short(&self.key) || self.labels.len() > FIELD_MAX || !labels.all(|fits| fits) {
             return Err(Failure::FieldTooLong);
         }
-        let (bytes, most) = (self.encoded_len(), most.saturating_sub(BATCH_HEADER));
+        let (bytes, is_own) = (self.encoded_len(), most.is_own);
+        let most = most.bytes.saturating_sub(BATCH_HEADER);
         if bytes > most {
-            return Err(Failure::TooLarge { bytes, most });
+            return Err(Failure::TooLarge {
+                bytes,
+                most,
+                is_own,
+            });
         }
         Ok(())
     }
+}
+
+/// What a batch may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Most {
+    /// Bytes of a batch, header included.
+    pub(super) bytes: usize,
+    /// Whether the producer's own setting says so, and not the cluster.
+    pub(super) is_own: bool,
 }
 
 /// The shard of a key.

@@ -16,6 +16,6 @@ mod setup;
 pub mod tokio;
 
 #[cfg(feature = "client")]
-pub use error::ClientError;
+pub use error::{ClientError, in_time};
 #[cfg(feature = "client")]
 pub use setup::{Ack, Message, ProducerConfig, ReaderConfig};

@@ -98,12 +98,14 @@ pub enum Failure {
     /// The time was over without an answer, or the node itself cannot tell: it is in the log once,
     /// or not at all.
     Unknown,
-    /// A record that no batch of this cluster can hold.
+    /// A record that no batch can hold.
     TooLarge {
         /// Bytes of the record as encoded.
         bytes: usize,
         /// Bytes that a record may have.
         most: usize,
+        /// Whether the producer's own setting says so, and not the cluster.
+        is_own: bool,
     },
     /// A key, a label or the number of labels is above 65,535.
     FieldTooLong,
@@ -189,10 +191,18 @@ impl Failure {
     /// What this side found out by itself.
     fn fmt_local(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::TooLarge { bytes, most } => write!(
+            Failure::TooLarge {
+                bytes,
+                most,
+                is_own,
+            } => write!(
                 f,
                 "the record takes {bytes} bytes, at most {most} fit a batch here; \
-                 mend: make it smaller or raise max_batch_bytes on all nodes"
+                 mend: make it smaller or raise {}",
+                match is_own {
+                    true => "max_batch_bytes of the producer",
+                    false => "link.max_batch_bytes on all nodes",
+                }
             ),
             Failure::FieldTooLong => f.write_str(
                 "a key, a label or the number of labels is above 65,535; mend: put it in the value",

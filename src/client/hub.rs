@@ -114,6 +114,20 @@ impl Hub {
         }
     }
 
+    /// What keeps the session from a node: the last thing that went wrong, else what it waits for.
+    pub(super) fn problem(&self) -> &str {
+        let any = |state| self.links.values().any(|link| link.state == state);
+        if !self.problem.is_empty() {
+            &self.problem
+        } else if any(State::Asking) {
+            "it is connected, but does not answer"
+        } else if any(State::Dialing) {
+            "there is no connection yet"
+        } else {
+            ""
+        }
+    }
+
     pub(super) fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }

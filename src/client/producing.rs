@@ -5,7 +5,7 @@
 //! lingered and could go at once; while the window is full it goes on filling. Order and retries of
 //! one shard are in `lane.rs`, connections in `hub.rs`.
 
-use super::batching::{NewRecord, Open, shard_of_key};
+use super::batching::{Most, NewRecord, Open, shard_of_key};
 use super::codec::Codec;
 use super::event::{Action, Event, Failure, Session};
 use super::hub::{Answer, Hub, News};
@@ -29,10 +29,10 @@ pub struct ProducerOptions {
     /// How long a batch may take from its first record on, microseconds. Then it has failed, or its
     /// outcome is unknown.
     pub timeout_us: u64,
-    /// Records of a batch at most; the cluster's own bound holds too.
+    /// Records of a batch at most; the cluster's own bound holds too, and alone by default.
     pub max_batch_records: u32,
     /// Bytes of a batch at most, header included, before its codec; the cluster's own bound holds
-    /// too.
+    /// too, and alone by default.
     pub max_batch_bytes: usize,
     /// Batches unanswered at most, over all shards; of one shard never more than 5.
     pub max_in_flight_batches: usize,
@@ -53,8 +53,8 @@ impl ProducerOptions {
             codec: Codec::None,
             linger_us: 1000,
             timeout_us: 30_000_000,
-            max_batch_records: MAX_BLOCK_RECORDS,
-            max_batch_bytes: MAX_BATCH_BYTES,
+            max_batch_records: u32::MAX,
+            max_batch_bytes: usize::MAX,
             max_in_flight_batches: 8,
             max_in_flight_bytes: CONNECTION_APPEND_BYTES,
             max_held_bytes: 2 * CONNECTION_APPEND_BYTES,
@@ -119,10 +119,15 @@ impl<T> Producing<T> {
         self.held
     }
 
-    fn most_bytes(&self) -> usize {
+    /// Bytes of a batch at most, and who says so.
+    fn most_bytes(&self) -> Most {
         let known = self.hub.routes.cluster();
         let cluster = known.map_or(MAX_BATCH_BYTES, |known| known.max_batch_bytes as usize);
-        self.options.max_batch_bytes.min(cluster)
+        let own = self.options.max_batch_bytes;
+        Most {
+            bytes: own.min(cluster),
+            is_own: own < cluster,
+        }
     }
 
     fn most_records(&self) -> u32 {
@@ -140,6 +145,7 @@ impl<T> Producing<T> {
         }
         let most = self.most_bytes();
         record.check(most)?;
+        let most = most.bytes;
         let shards = self.lanes.len();
         let place = match record.shard {
             Some(ShardId(shard)) if usize::from(shard) >= shards => {
@@ -407,7 +413,7 @@ impl<T> Session for Producing<T> {
     }
 
     fn problem(&self) -> &str {
-        &self.hub.problem
+        self.hub.problem()
     }
 }
 

@@ -136,6 +136,15 @@ pub enum Next {
     Failed(Failure),
 }
 
+/// Where a log ended when a node last said so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// Offset behind the last record that may be read at the reader's level.
+    pub readable: Offset,
+    /// Offset behind the last record that the node holds.
+    pub held: Offset,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Question {
     number: u64,
@@ -163,6 +172,8 @@ pub struct Reading {
     wanted: Option<Time>,
     /// What the application gets if there is no batch.
     outcome: Option<Next>,
+    /// Where the log ended when there was nothing more, if the node said so.
+    ends: Option<Ends>,
     /// Stays until `seek`.
     stuck: Option<Failure>,
     /// The last answer had records, so the next one is fetched ahead.
@@ -190,6 +201,7 @@ impl Reading {
             ready: VecDeque::new(),
             wanted: None,
             outcome: None,
+            ends: None,
             stuck: None,
             flowing: false,
             tries: 0,
@@ -221,6 +233,12 @@ impl Reading {
     /// The offset behind the last record fetched; none while a time is being looked up.
     pub fn position(&self) -> Option<Offset> {
         self.position
+    }
+
+    /// Where the log ended when there was last nothing more to read. None before that, and of a
+    /// node that does not say.
+    pub fn ends(&self) -> Option<Ends> {
+        self.ends
     }
 
     /// The application wants the next batch.
@@ -315,6 +333,10 @@ impl Reading {
             }
             Answer::Ok(..) => self.ended(now, asked),
             Answer::Refused(refusal) if refusal.code == Some(Code::Timeout) => {
+                let [readable, held] = refusal.details.map(Offset);
+                // A log holds what may be read of it: less is no answer about ends.
+                let said = held.0 > 0 && readable <= held;
+                self.ends = said.then_some(Ends { readable, held });
                 self.ended(now, asked);
             }
             Answer::Refused(refusal) => self.refused(now, &refusal),
@@ -552,7 +574,7 @@ impl Session for Reading {
     }
 
     fn problem(&self) -> &str {
-        &self.hub.problem
+        self.hub.problem()
     }
 }
 

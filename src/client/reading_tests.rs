@@ -121,6 +121,12 @@ fn a_record_acked_before_the_read_is_seen() {
     run.add(&[(2, "b")]);
     assert!(matches!(run.next(), Next::Batch(_)));
     assert_eq!(run.next(), Next::End);
+    let end = Offset(2);
+    let ends = Ends {
+        readable: end,
+        held: end,
+    };
+    assert_eq!(run.session.ends(), Some(ends));
     run.add(&[(3, "c")]);
     assert!(matches!(run.next(), Next::Batch(_)));
     assert_eq!(run.offsets(), [0, 1, 2]);

@@ -468,7 +468,7 @@ impl Log {
             }
         }
         if payload.is_empty() {
-            return Err((Code::Timeout, 0, 0));
+            return Err((Code::Timeout, bound, self.end));
         }
         let ok = ReadOk {
             next,

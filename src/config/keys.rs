@@ -63,6 +63,31 @@ keys! {
 /// The one key that is a list of tables.
 pub const NODES: &str = "cluster.nodes";
 
+/// Variables of the environment that are no keys, and what reads them: the log's level, the tests'
+/// faults, and the program that `scripts/cluster` starts. Any other name behind `MILLRACE_` is
+/// taken for a key that is mistyped.
+pub const OTHER_VARIABLES: [&str; 3] = ["MILLRACE_LOG", "MILLRACE_FAULT", "MILLRACE_BIN"];
+
+/// The name among all keys, or variables, that differs from this one in the fewest letters.
+pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known.min_by_key(|known| distance(name.as_bytes(), known.as_bytes()))
+}
+
+/// How many letters must be put in, taken out or changed to make one word of the other.
+fn distance(one: &[u8], other: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (line, letter) in one.iter().enumerate() {
+        let mut before = row[0];
+        row[0] = line + 1;
+        for (column, against) in other.iter().enumerate() {
+            let changed = before + usize::from(letter != against);
+            before = row[column + 1];
+            row[column + 1] = changed.min(before + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
 /// The environment variable of a key.
 pub fn variable(name: &str) -> String {
     format!("MILLRACE_{}", name.to_uppercase().replace('.', "_"))

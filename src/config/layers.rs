@@ -5,7 +5,7 @@
 //! higher layer takes the place of the other one. What the values mean is `check.rs`'s.
 
 use super::file::{Document, is_beyond};
-use super::keys::{KEYS, Key, NODES, variable};
+use super::keys::{KEYS, Key, NODES, OTHER_VARIABLES, nearest, variable};
 use super::{Config, ConfigError, Source, Value, check, presets, source};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -63,7 +63,8 @@ fn lay_all(
             return Err(no_scalar(&format!("--set {NODES}"), text));
         }
         let Some(key) = KEYS.iter().find(|key| key.name == name) else {
-            return Err(unknown(name, text));
+            let known = KEYS.iter().map(|key| key.name);
+            return Err(unknown(name, text, nearest(name, known)));
         };
         layers.lay(key.name, scalar(text), Source::Flag)?;
     }
@@ -136,7 +137,10 @@ impl Layers {
                 let refused = alone.try_into::<Document>().err()?;
                 Some((*key, value.to_string(), source, refused))
             });
-            let mend = "correct or remove it";
+            let mend = match bad {
+                Some(("cores.cpus", ..)) => "write a list, for example [0, 1]",
+                _ => "correct or remove it",
+            };
             match bad {
                 Some((key, value, source, refused)) => {
                     let rule = format!("{} ({source})", refused.message());
@@ -236,23 +240,22 @@ fn key_of_variable(name: &str, text: &str) -> Result<Option<&'static str>, Confi
     if let Some(key) = KEYS.iter().find(|key| variable(key.name) == name) {
         return Ok(Some(key.name));
     }
-    let sections = ["NODE", "CLUSTER", "CORES", "LOG", "LINK"];
     if name == variable(NODES) {
         return Err(no_scalar(name, text));
     }
-    let ours = sections
-        .iter()
-        .any(|section| name.starts_with(&format!("MILLRACE_{section}_")));
-    if ours {
-        Err(unknown(name, text))
-    } else {
-        Ok(None)
+    if !name.starts_with("MILLRACE_") || OTHER_VARIABLES.contains(&name) {
+        return Ok(None);
     }
+    let variables: Vec<String> = KEYS.iter().map(|key| variable(key.name)).collect();
+    let known = variables.iter().map(String::as_str).chain(OTHER_VARIABLES);
+    Err(unknown(name, text, nearest(name, known)))
 }
 
-fn unknown(name: &str, text: &str) -> ConfigError {
+fn unknown(name: &str, text: &str, nearest: Option<&str>) -> ConfigError {
     let rule = "there is no such key";
-    ConfigError::new(name, text, rule, "see `millrace config` for the list")
+    let nearest = nearest.unwrap_or("another one");
+    let mend = format!("did you mean {nearest}? `millrace config` lists every key");
+    ConfigError::new(name, text, rule, mend)
 }
 
 /// The one key that is no single value.

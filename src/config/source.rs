@@ -4,13 +4,13 @@
 //! looked at later, together with those of the other layers.
 
 use super::file::is_beyond;
-use super::keys::{KEYS, NODES};
+use super::keys::{KEYS, NODES, nearest};
 use super::{ConfigError, Source};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
-use toml::Table;
 use toml::de::{DeTable, DeValue, Deserializer};
+use toml::{Spanned, Table};
 
 /// The table of a file, and the line of every key in it.
 pub(super) fn read(path: &Path) -> Result<(Table, BTreeMap<&'static str, Source>), ConfigError> {
@@ -25,31 +25,34 @@ pub(super) fn read(path: &Path) -> Result<(Table, BTreeMap<&'static str, Source>
     };
     let mut parsed = DeTable::parse(&text).map_err(no_toml)?;
     let mut sources = BTreeMap::new();
+    let written = |value: &Spanned<DeValue<'_>>| text.get(value.span()).unwrap_or("").to_owned();
     for (section, keys) in parsed.get_ref() {
         let line = line_of(&text, section.span().start);
         let section = section.get_ref();
+        let value = written(keys);
         let DeValue::Table(keys) = keys.get_ref() else {
-            let rule = format!("line {line} must be a section");
+            let rule = format!("must be a section ({name}:{line})");
             let mend = format!("write it as a table: [{section}]");
-            return Err(ConfigError::new(&**section, &name, rule, mend));
+            return Err(ConfigError::new(&**section, value, rule, mend));
         };
-        for key in keys.keys() {
+        for (key, value) in keys {
             let line = line_of(&text, key.span().start);
             let full = format!("{section}.{}", key.get_ref());
             let mut names = KEYS.iter().map(|key| key.name).chain([NODES]);
             let Some(known) = names.find(|known| *known == full) else {
-                let value = format!("{name}:{line}");
-                let rule = "there is no such key";
-                let mend = "correct or remove it; `millrace config` lists every key";
-                return Err(ConfigError::new(full, value, rule, mend));
+                let rule = format!("there is no such key ({name}:{line})");
+                let known = KEYS.iter().map(|key| key.name).chain([NODES]);
+                let nearest = nearest(&full, known).unwrap_or("another one");
+                let mend = format!("did you mean {nearest}? `millrace config` lists every key");
+                return Err(ConfigError::new(full, written(value), rule, mend));
             };
             let file = name.clone();
             sources.insert(known, Source::File { file, line });
         }
         let known = |key: &super::keys::Key| key.name.split('.').next() == Some(&**section);
         if !KEYS.iter().any(known) {
-            let value = format!("{name}:{line}");
-            let rule = "there is no such section";
+            let value = "(a section)";
+            let rule = format!("there is no such section ({name}:{line})");
             let mend = "write [node], [cluster], [cores], [log] or [link]";
             return Err(ConfigError::new(&**section, value, rule, mend));
         }

@@ -32,7 +32,7 @@ fn a_refused_connection_says_why_on_both_sides() {
     let link = net.link(2);
     assert_eq!(link.status, LinkStatus::Disconnected);
     let words = "refused: WrongFingerprint: shards, limits or node list differ between the nodes \
-                 (the refusing side's: 1, the refused side's: 2); mend: ";
+                 (the refusing side's: 00000001, the refused side's: 00000002); mend: ";
     assert!(link.cause.starts_with(words), "{}", link.cause);
     assert_eq!((link.lag_records, link.lag_bytes), (2, Some(8192)));
     assert_eq!(told(&mut net, "WrongFingerprint"), 1);

@@ -159,6 +159,20 @@ pub fn data_directory(path: &Path) -> Result<(), ConfigError> {
     existing_directory(path)
 }
 
+/// The directory itself if something is there, else the nearest one above it that exists: where a
+/// start creates what is missing.
+pub fn nearest_directory(path: &Path) -> &Path {
+    let above = |path: &&Path| !path.as_os_str().is_empty();
+    let missing = |path: &Path| fs::symlink_metadata(path).is_err_and(|error| gone(&error));
+    let found = path.ancestors().filter(above).find(|path| !missing(path));
+    // A name alone lies in the working directory.
+    found.unwrap_or(Path::new("."))
+}
+
+fn gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+}
+
 /// Whether a directory can be written and read with direct I/O. Leaves nothing in it.
 pub fn existing_directory(path: &Path) -> Result<(), ConfigError> {
     direct_io(path).map_err(|error| {

@@ -64,7 +64,8 @@ impl Shard {
             if !expired(read.deadline) {
                 self.clients.reads.push(read);
             } else if read.read.offset >= bound {
-                self.reply_error(read.request, Code::Timeout, [0; 2]);
+                let ends = [bound.0, self.log.open_end_offset().0];
+                self.reply_error(read.request, Code::Timeout, ends);
             } else if read.patient {
                 self.reply_error(read.request, Code::Overloaded, [0; 2]);
             } else {

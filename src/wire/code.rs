@@ -96,8 +96,8 @@ codes! {
         "a batch needs at least one record",
         "leave it out";
     TooLarge 15 Final
-        "the batch is above max_batch_bytes",
-        "make smaller batches or raise max_batch_bytes on all nodes";
+        "the batch is above link.max_batch_bytes",
+        "make smaller batches or raise link.max_batch_bytes on all nodes";
     NotReady 16 Later
         "the log is still opening its epoch or recovering",
         "retry; see `millrace status` for what it waits for";
@@ -182,6 +182,7 @@ impl Code {
             Code::TooLarge => ["it has", "at most"],
             Code::RetentionFull => ["bytes held", "bound"],
             Code::OutOfRange => ["from", "to"],
+            Code::Timeout => ["end of what may be read", "end of the log"],
             Code::Overloaded | Code::TooManyConnections => ["at most", ""],
             Code::UnknownLevel => ["level", ""],
             Code::WrongCore => ["port", ""],
@@ -197,8 +198,10 @@ impl Code {
     pub fn explain(self, details: [u64; 2]) -> String {
         let names = self.details();
         let named = names.into_iter().zip(details);
-        let said = |(name, number): (&str, u64)| match name {
-            "" => number.to_string(),
+        let said = |(name, number): (&str, u64)| match (self, name) {
+            (_, "") => number.to_string(),
+            // As `millrace config` prints it.
+            (Code::WrongFingerprint, _) => format!("{name}: {number:08x}"),
             _ => format!("{name}: {number}"),
         };
         let one = !names[0].is_empty() && names[1].is_empty();

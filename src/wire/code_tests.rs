@@ -57,5 +57,10 @@ fn numbers_beside_a_code_are_named() {
     assert!(one.contains("quorum (level: 7); mend: "), "{one}");
     let bare = Code::LogFailed.explain([0, 0]);
     assert!(!bare.contains('('), "{bare}");
+    let prints = Code::WrongFingerprint.explain([0x00ab_cdef, 0xfe]);
+    assert!(
+        prints.contains("(the refusing side's: 00abcdef, the refused side's: 000000fe)"),
+        "{prints}"
+    );
     assert!(Code::BadFrame.explain([3, 4]).contains("(3, 4)"));
 }

@@ -7,9 +7,9 @@
 
 use super::frames::{Frames, READ_BYTES};
 use super::setup::{Clock, messages, seeds};
-use super::{Ack, ClientError, Message, ProducerConfig, ReaderConfig};
+use super::{Ack, ClientError, Message, ProducerConfig, ReaderConfig, in_time};
 use crate::client::{
-    Action, Event, Failure, NewRecord, Next, Producing, Reading, RecordBatch, Session, Start,
+    Action, Ends, Event, Failure, NewRecord, Next, Producing, Reading, RecordBatch, Session, Start,
 };
 use crate::types::{ConnectionId, LogId, Offset, Time};
 use crate::wire::body::{Body, Metadata, MetadataOk, PROTOCOL, Status};
@@ -461,6 +461,12 @@ impl Reader {
         Ok(self.messages.pop_front())
     }
 
+    /// Where the log ended when there was last nothing more to read. None before that, and of a
+    /// node that does not say.
+    pub fn ends(&self) -> Option<Ends> {
+        self.engine.lock().session.ends()
+    }
+
     /// Goes on from another place; the way on after `Truncated` and `OutOfRange`.
     pub fn seek(&mut self, start: Start) {
         self.messages.clear();
@@ -486,10 +492,13 @@ pub struct Client {
 impl Client {
     /// Connects to a node.
     pub fn connect(address: &str) -> Result<Client, ClientError> {
-        let fail = |error| ClientError::Io(address.to_owned(), error);
+        let fail = |error| ClientError::Io(address.to_owned(), in_time(error, CONNECT_TIMEOUT));
         let mut stream = connect(address).map_err(fail)?;
         stream
             .set_read_timeout(Some(CONNECT_TIMEOUT))
+            .map_err(fail)?;
+        stream
+            .set_write_timeout(Some(CONNECT_TIMEOUT))
             .map_err(fail)?;
         let protocol = PROTOCOL;
         let (body, _) = ask(&mut stream, address, 1, &Metadata { protocol }.into())?;
@@ -531,7 +540,7 @@ fn ask(
     number: u64,
     question: &Body,
 ) -> Result<(Body, Bytes), ClientError> {
-    let fail = |error| ClientError::Io(address.to_owned(), error);
+    let fail = |error| ClientError::Io(address.to_owned(), in_time(error, CONNECT_TIMEOUT));
     let head = question.encode(number, LogId::default(), 0);
     stream.write_all(&head).map_err(fail)?;
     let (mut frames, mut bytes) = (Frames::default(), vec![0; READ_BYTES]);

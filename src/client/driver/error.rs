@@ -2,6 +2,7 @@
 
 use crate::client::Failure;
 use std::io;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Why a client could not do what it was asked.
@@ -32,6 +33,17 @@ pub enum ClientError {
     /// A setting that no session can work with.
     #[error("{0}: {1}; mend: {2}")]
     Setting(&'static str, &'static str, &'static str),
+}
+
+/// An error of a socket that waits so long at most: that nothing came in time has words of its own.
+pub fn in_time(error: io::Error, most: Duration) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            let text = format!("no answer within {} ms", most.as_millis());
+            io::Error::new(io::ErrorKind::TimedOut, text)
+        }
+        _ => error,
+    }
 }
 
 impl From<Failure> for ClientError {

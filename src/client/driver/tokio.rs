@@ -9,7 +9,7 @@ use super::frames::{Frames, READ_BYTES};
 use super::setup::{Clock, messages, seeds};
 use super::{Ack, ClientError, Message, ProducerConfig, ReaderConfig};
 use crate::client::{
-    Action, Event, Failure, NewRecord, Next, Producing, Reading, RecordBatch, Session, Start,
+    Action, Ends, Event, Failure, NewRecord, Next, Producing, Reading, RecordBatch, Session, Start,
 };
 use crate::types::{ConnectionId, Offset, Time};
 use crate::wire::body::MetadataOk;
@@ -474,6 +474,12 @@ impl Reader {
             }
         }
         Ok(self.messages.pop_front())
+    }
+
+    /// Where the log ended when there was last nothing more to read. None before that, and of a
+    /// node that does not say.
+    pub fn ends(&self) -> Option<Ends> {
+        self.engine.lock().session.ends()
     }
 
     /// Goes on from another place; the way on after `Truncated` and `OutOfRange`.
