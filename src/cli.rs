@@ -9,6 +9,7 @@ mod check;
 mod lines;
 mod link;
 mod log;
+mod promote;
 mod read;
 mod status;
 
@@ -40,6 +41,8 @@ enum Command {
     Status(status::Arguments),
     /// Pause or resume replication between two nodes.
     Link(link::Arguments),
+    /// Hand the leadership of a shard to another node, without an append that fails.
+    Promote(promote::Arguments),
     /// Look whether a node could start here, and what its disk can do. Changes nothing.
     Check(check::Arguments),
     /// Print every key in force, and where its value came from.
@@ -184,6 +187,7 @@ pub fn run() -> ExitCode {
         Command::Read(arguments) => read::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Link(arguments) => link::run(&arguments),
+        Command::Promote(arguments) => promote::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Config(arguments) => print_config(&arguments),
     };

@@ -74,6 +74,10 @@ pub struct Cluster {
     pub kind: Kind,
     /// Shards, fixed for the life of the cluster.
     pub shards: u16,
+    /// Whether any of its nodes may lead, by election: only in a set of at least three.
+    pub election: bool,
+    /// Shortest silence of a leader before an election, milliseconds; the longest is twice that.
+    pub election_timeout_ms: u64,
     /// Its nodes, by ascending id.
     pub nodes: Vec<NodeEntry>,
 }
@@ -268,7 +272,8 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Cluster {
-    /// The node that configuration places as leader of a log: in a set by ascending id, round
+    /// The node that configuration places as leader of a log (where leaders are elected it is only
+    /// the preferred one): in a set by ascending id, round
     /// robin over the shards; in a mesh the node whose origin it is.
     pub fn leader(&self, log: LogId) -> NodeId {
         match self.kind {
@@ -320,8 +325,9 @@ impl Cluster {
 }
 
 impl Config {
-    /// CRC over the facts that all nodes of a cluster must share: id, kind, shards, limits, ids of
-    /// the nodes. Addresses are left out: two nodes may reach a third one by different ways.
+    /// CRC over the facts that all nodes of a cluster must share: id, kind, shards, limits, whether
+    /// leaders are elected, ids of the nodes. Addresses are left out: two nodes may reach a third
+    /// one by different ways.
     pub fn fingerprint(&self) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&self.cluster.id.0.to_le_bytes());
@@ -330,6 +336,7 @@ impl Config {
         hasher.update(&(self.log.max_block_bytes as u64).to_le_bytes());
         hasher.update(&(self.log.max_batch_bytes as u64).to_le_bytes());
         hasher.update(&self.log.max_block_records.to_le_bytes());
+        hasher.update(&[u8::from(self.cluster.election)]);
         for entry in &self.cluster.nodes {
             hasher.update(&entry.id.0.to_le_bytes());
         }

@@ -36,11 +36,15 @@ pub enum Fault {
     ForgetProducers,
     /// Go on knowing the batches that a cut took away.
     KeepCutProducers,
+    /// Promise an epoch to a second candidate.
+    GrantTwoVotes,
+    /// Go on leading without a majority.
+    NoStepDown,
 }
 
 impl Fault {
     /// Every fault with its name in `MILLRACE_FAULT`.
-    pub const ALL: [(Fault, &'static str); 15] = [
+    pub const ALL: [(Fault, &'static str); 17] = [
         (Fault::AckEarly, "ack_early"),
         (Fault::IgnoreShortWrite, "ignore_short_write"),
         (Fault::EraseFirstFirst, "erase_first_first"),
@@ -56,6 +60,8 @@ impl Fault {
         (Fault::AnswerDuplicateAtOnce, "answer_duplicate_at_once"),
         (Fault::ForgetProducers, "forget_producers_on_restart"),
         (Fault::KeepCutProducers, "keep_cut_producers"),
+        (Fault::GrantTwoVotes, "grant_two_votes"),
+        (Fault::NoStepDown, "no_step_down"),
     ];
 }
 

@@ -164,6 +164,13 @@ pub const RETRY_BACKOFF_MS: u64 = 1_000;
 /// `retry_backoff_ms`. A process that is started again is back within it.
 pub const FIRST_RETRY_MS: u64 = 50;
 
+/// Shortest time without a leader after which a member of an electing set stands
+/// (`cluster.election_timeout_ms`); the longest is twice that. Ten heartbeats.
+pub const ELECTION_TIMEOUT_MS: u64 = 1_000;
+
+/// How long the preferred leader must have been caught up before it is handed the leadership.
+pub const HANDOVER_MS: u64 = 10_000;
+
 /// How long a starting leader waits for all configured followers before a majority is enough.
 pub const GATHER_MS: u64 = 1_000;
 

@@ -1,24 +1,28 @@
 //! The replica protocol of one log on one node: who leads, what may be admitted, what is committed.
 //!
-//! It is Raft with a block as the entry and its safety rules, without an election so far:
-//! configuration places one node as the only candidate. It sees headers
+//! It is Raft with a block as the entry and its safety rules. In an electing set every member may
+//! lead (`election.rs`); else configuration places one node as the only candidate. It sees headers
 //! (`wire::block::BlockHeader`) and a [`LogView`], never payload bytes, a clock, a disk or the WAL.
 //! The composition calls an input for what happened, then [`Replica::poll`] until it returns none,
 //! and [`Replica::on_time`] when [`Replica::poll_timeout`] is due.
 //!
-//! `follower.rs` and `promises.rs` are the part of every node, `leader.rs`, `sending.rs`,
-//! `opening.rs` and `copying.rs` that of the placed one; `pausing.rs` says when a follower asks
-//! for a pause; `admit.rs` holds the rule by which a run of blocks enters a log, `credit.rs` the
-//! two accounts of a link, `progress.rs` what a leader knows of one follower.
-//! Start with `view.rs`, then `output.rs`.
+//! `follower.rs` and `promises.rs` are the part of every node, `leader.rs`, `heartbeat.rs`,
+//! `sending.rs`, `opening.rs`, `copying.rs` and `handover.rs` that of one that may lead;
+//! `pausing.rs` says when a follower asks for a pause; `admit.rs` holds the rule by which a run of
+//! blocks enters a log, `credit.rs` the two accounts of a link, `progress.rs` what a leader knows
+//! of one follower. Start with `view.rs`, then `output.rs`.
 
 pub mod admit;
 pub mod credit;
 
 mod backoff;
+mod config;
 mod copying;
+mod election;
 mod follower;
 mod following;
+mod handover;
+mod heartbeat;
 mod lag;
 mod leader;
 mod opening;
@@ -35,6 +39,7 @@ use follower::Follower;
 use leader::Leader;
 use state::State;
 
+pub use config::Config;
 pub use credit::Account;
 pub use output::{
     Following, LinkStatus, LinkView, Output, Promise, Refused, Role, SaveToken, SendRun,
@@ -43,72 +48,18 @@ pub use output::{
 pub use pending::Pending;
 pub use view::LogView;
 
-use crate::limits;
-use crate::types::{BlockNo, ConnectionId, Epoch, LogId, NodeId, Time};
+use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
 use crate::wire::block::BlockHeader;
-use crate::wire::body::{Body, Channel, CreditLimits, PauseReason, ReplicaMemory};
+use crate::wire::body::{Body, Channel, PauseReason, ReplicaMemory};
 use crate::wire::code::Code;
 use crate::wire::message::Message;
-
-/// Settings of a replica. Times in microseconds.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The log.
-    pub log: LogId,
-    /// This node.
-    pub node: NodeId,
-    /// The member that configuration places as leader: the only one that opens epochs.
-    pub leader: NodeId,
-    /// Members of the set, this node among them.
-    pub members: Vec<NodeId>,
-    /// The operator says that a blank disk here is a new member, not a lost one.
-    pub new_member: bool,
-    /// Whether the log is one of a mesh: its leader is its origin for ever, so no follower cuts a
-    /// suffix, and what followers hold past the leader's end is copied back.
-    pub mesh: bool,
-    /// Credit that this node grants to its leader.
-    pub initial_credit: CreditLimits,
-    /// Largest run of blocks in one frame, padded bytes; a larger block goes alone.
-    pub run_bytes: u64,
-    /// Silence after which a link counts as disconnected.
-    pub rpc_timeout_us: u64,
-    /// Time between two attempts to connect.
-    pub retry_backoff_us: u64,
-    /// Time between two heartbeats.
-    pub heartbeat_us: u64,
-    /// How long a starting leader waits for all members before a majority is enough.
-    pub gather_us: u64,
-}
-
-impl Config {
-    /// A replica of a set with every setting at its default.
-    pub fn with_defaults(log: LogId, node: NodeId, leader: NodeId, members: Vec<NodeId>) -> Config {
-        Config {
-            log,
-            node,
-            leader,
-            members,
-            new_member: false,
-            mesh: false,
-            initial_credit: CreditLimits {
-                records: limits::INITIAL_CREDIT,
-                bytes: limits::INITIAL_CREDIT_BYTES,
-            },
-            run_bytes: limits::MAX_BLOCK_BYTES as u64,
-            rpc_timeout_us: limits::RPC_TIMEOUT_MS * 1000,
-            retry_backoff_us: limits::RETRY_BACKOFF_MS * 1000,
-            heartbeat_us: limits::HEARTBEAT_MS * 1000,
-            gather_us: limits::GATHER_MS * 1000,
-        }
-    }
-}
 
 /// One log's part in the protocol on this node.
 #[derive(Debug)]
 pub struct Replica {
     state: State,
     follower: Follower,
-    /// On the placed node.
+    /// On the placed node, or on every member of an electing set.
     leader: Option<Leader>,
 }
 
@@ -123,8 +74,13 @@ impl Replica {
             members.contains(&config.node) && members.contains(&config.leader),
             "this node and the placed leader are members"
         );
+        let electing = config.electing;
+        assert!(
+            !electing || !config.mesh && members.len() >= 3,
+            "only sets of at least three elect"
+        );
         let peers = members.iter().copied().filter(|peer| *peer != config.node);
-        let leader = (config.node == config.leader).then(|| Leader::new(peers));
+        let leader = (electing || config.node == config.leader).then(|| Leader::new(peers));
         Replica {
             follower: Follower::new(config.initial_credit),
             leader,
@@ -142,6 +98,7 @@ impl Replica {
         view: &dyn LogView,
     ) {
         assert!(!self.state.started, "a replica starts once");
+        self.look(now);
         self.state.started = true;
         self.state.promise = promise;
         self.state.high_watermark = high_watermark.min(view.durable_end());
@@ -165,6 +122,9 @@ impl Replica {
         if let Some(leader) = &mut self.leader {
             leader.started(now, &self.state);
         }
+        let preferred = self.state.config.leader == self.state.config.node;
+        let new = self.state.promise.epoch.0 == 0;
+        self.state.election.started(now, preferred, new);
         self.follower.answer_asked(&mut self.state, view);
     }
 
@@ -187,6 +147,10 @@ impl Replica {
                 if let Some(leader) = leader {
                     leader.control_up(now, peer, connection, &mut self.state);
                 }
+            }
+            (Channel::Data, Some(leader)) if dialed && leader.is_idle(state) => {
+                leader.no_longer_wanted(peer);
+                state.close(connection, Code::NotLeader);
             }
             (Channel::Data, Some(leader)) if dialed => {
                 leader.data_up(now, peer, connection, state);
@@ -231,12 +195,21 @@ impl Replica {
         body: &Body,
         view: &dyn LogView,
     ) {
+        self.look(now);
+        if let Body::Where(body) = body
+            && !self.give_way(now, connection, body)
+        {
+            return self.end_connection(now, connection, Code::StaleEpoch);
+        }
         let state = &mut self.state;
         let taken = match &mut self.leader {
             Some(leader) => leader.on_body(now, connection, body, state, view),
             None => false,
         };
         if taken || self.follower.on_body(now, connection, body, state, view) {
+            return self.mind_others(now);
+        }
+        if self.take_over(now, connection, body) {
             return;
         }
         let mine = self
@@ -265,7 +238,10 @@ impl Replica {
             "{}: a peer says {code:?} ({}, {})",
             self.state.config.log, error.detail, error.detail_two
         );
-        self.state.notice(Message::PeerError, text);
+        // A candidate or a leader that steps down takes its leave with this: part of a normal life.
+        if code != Code::NotLeader {
+            self.state.notice(Message::PeerError, text);
+        }
         if code != Code::OutOfRange {
             self.state.close(connection, code);
             self.peer_down(now, connection);
@@ -282,6 +258,7 @@ impl Replica {
         headers: Option<&[BlockHeader]>,
         view: &dyn LogView,
     ) -> Verdict {
+        self.look(now);
         let state = &mut self.state;
         if let Some(leader) = self
             .leader
@@ -337,7 +314,8 @@ impl Replica {
     }
 
     /// `durable_end` of the view moved.
-    pub fn durable(&mut self, _now: Time, view: &dyn LogView) {
+    pub fn durable(&mut self, now: Time, view: &dyn LogView) {
+        self.look(now);
         self.follower.durable(&mut self.state, view);
         if let Some(leader) = &mut self.leader {
             leader.commit(&mut self.state, view);
@@ -350,11 +328,18 @@ impl Replica {
         if !self.state.saved(token) {
             return;
         }
+        self.look(now);
         let became_whole = !was_whole && self.state.is_whole();
         if let Some(leader) = &mut self.leader {
             leader.saved(now, &self.state);
         }
+        let own = self.state.promise.leader == Some(self.state.config.node);
+        if own && self.state.config.electing {
+            // Whoever was followed leads an epoch below this one.
+            self.follower.let_go(&mut self.state);
+        }
         self.follower.saved(became_whole, &mut self.state, view);
+        self.mind_others(now);
     }
 
     /// What an [`Output::SendRun`] handed to its connection, and the bytes of the buffer that this
@@ -379,9 +364,15 @@ impl Replica {
 
     /// An operator pauses or resumes the link with `peer`, from either side.
     pub fn pause_link(&mut self, _now: Time, peer: NodeId, pause: bool, view: &dyn LogView) {
-        if let Some(leader) = &mut self.leader {
+        let leads = self.leads();
+        if let Some(leader) = self.leader.as_mut().filter(|_| leads || !pause) {
             leader.pause_link(peer, pause);
-        } else if peer == self.state.config.leader {
+        }
+        // A pause that this node asked for lasts over changes of the leader; so its end is heard
+        // whoever leads now.
+        let asked = self.follower.paused == Some(PauseReason::Manual);
+        let ends = self.state.config.electing && asked && !pause;
+        if ends || !leads && Some(peer) == self.leader() {
             if pause {
                 self.follower
                     .ask_pause(PauseReason::Manual, &mut self.state);
@@ -412,6 +403,8 @@ impl Replica {
 
     /// Looks at the clock.
     pub fn on_time(&mut self, now: Time, view: &dyn LogView) {
+        self.look(now);
+        self.look_for_leader(now, view);
         self.follower.on_time(now, &mut self.state, view);
         if let Some(leader) = &mut self.leader {
             leader.on_time(now, &mut self.state);
@@ -436,6 +429,7 @@ impl Replica {
             .into_iter()
             .chain(self.follower.silent_at(&self.state))
             .chain(self.follower.load.look_at)
+            .chain(self.election_due())
             .min()
     }
 
@@ -445,14 +439,23 @@ impl Replica {
             _ if self.state.failed => Role::Failed,
             _ if !self.state.started => Role::Starting,
             Some(leader) if leader.is_open() => Role::Leader,
+            Some(leader) if leader.is_following(&self.state) => Role::Follower,
             Some(_) => Role::Opening,
             None => Role::Follower,
         }
     }
 
-    /// Its leader as configured.
-    pub fn leader(&self) -> NodeId {
-        self.state.config.leader
+    /// Its leader: as configured, or in an electing set the one that is heard.
+    pub fn leader(&self) -> Option<NodeId> {
+        let state = &self.state;
+        match state.config.electing {
+            false => Some(state.config.leader),
+            true if self.leads() => Some(state.config.node),
+            true => {
+                let heard = state.heard().map(|heard| heard.node);
+                heard.filter(|node| *node != state.config.node)
+            }
+        }
     }
 
     /// The epoch in force here: led, or promised last.
@@ -467,9 +470,28 @@ impl Replica {
     /// one in which its leader was heard within `rpc_timeout`.
     pub fn epoch_known_open(&self, now: Time) -> Option<Epoch> {
         match &self.leader {
-            Some(leader) => leader.is_open().then(|| leader.epoch()),
-            None => self.follower.epoch_known_open(now, &self.state),
+            Some(leader) if leader.is_open() => Some(leader.epoch()),
+            Some(_) if !self.state.config.electing => None,
+            _ => self.follower.epoch_known_open(now, &self.state),
         }
+    }
+
+    /// Whether this leader is handing over: it takes no appends meanwhile.
+    pub fn hands_over(&self) -> bool {
+        let leader = self.leader.as_ref();
+        leader.is_some_and(|leader| leader.handing.is_some())
+    }
+
+    /// Whether a hand-over to `to` could begin now; none if this node does not lead.
+    pub fn can_promote(&self, to: NodeId, view: &dyn LogView) -> Option<bool> {
+        let leader = self.leader.as_ref().filter(|leader| leader.is_open());
+        leader.map(|leader| leader.can_promote(to, &self.state, view))
+    }
+
+    /// An operator wants `to` to lead. False if it cannot now.
+    pub fn promote(&mut self, now: Time, to: NodeId, view: &dyn LogView) -> bool {
+        let leader = self.leader.as_mut();
+        leader.is_some_and(|leader| leader.promote(now, to, &mut self.state, view))
     }
 
     /// What the checkpoint holds for the protocol.
@@ -512,7 +534,7 @@ impl Replica {
 
     /// The link by which this node follows, if it does not lead the log.
     pub fn following(&self, now: Time) -> Option<Following> {
-        if self.leader.is_some() {
+        if self.leads() {
             return None;
         }
         let (status, cause) = self.follower.status(&self.state);
@@ -527,17 +549,17 @@ impl Replica {
     /// Whether an operator has paused the link with `peer`; none if there is no such link.
     pub fn is_paused(&self, peer: NodeId) -> Option<bool> {
         match &self.leader {
-            Some(leader) => leader.is_paused(peer),
-            None if peer == self.state.config.leader => {
+            Some(leader) if self.leads() => leader.is_paused(peer),
+            _ if Some(peer) == self.leader() => {
                 Some(self.follower.paused == Some(PauseReason::Manual))
             }
-            None => None,
+            _ => None,
         }
     }
 
     /// The links that this node leads.
     pub fn links(&self, now: Time, view: &dyn LogView) -> Vec<LinkView> {
-        let leader = self.leader.as_ref();
+        let leader = self.leader.as_ref().filter(|_| self.leads());
         leader.map_or_else(Vec::new, |leader| leader.views(now, view))
     }
 }
@@ -546,6 +568,8 @@ impl Replica {
 mod cause_tests;
 #[cfg(test)]
 mod commit_tests;
+#[cfg(test)]
+mod election_tests;
 #[cfg(test)]
 mod exchange_tests;
 #[cfg(test)]

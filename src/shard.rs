@@ -124,6 +124,7 @@ impl Shard {
 
     /// Something happened.
     pub fn handle(&mut self, now: Time, event: Event, buffers: &mut dyn Buffers) {
+        self.replica.look(now);
         let left = matches!(event, Event::Sent { .. } | Event::ClientGone { .. });
         self.room_came |= left;
         match event {
@@ -185,12 +186,21 @@ impl Shard {
                 self.replica.payload_left(connection, bytes);
             }
             Event::Timer => self.on_time(now, buffers),
-            Event::PauseLink { peer, pause } => {
-                let view = View::new(&self.log, &self.stash);
-                self.replica.pause_link(now, peer, pause, &view);
-            }
+            Event::PauseLink { .. } | Event::Promote { .. } => self.on_operator(now, &event),
             Event::MemoryShort { bytes } => self.log.relieve(bytes),
             Event::Stop => self.on_stop(now, buffers),
+        }
+    }
+
+    /// An operator wants something of the log.
+    fn on_operator(&mut self, now: Time, event: &Event) {
+        let view = View::new(&self.log, &self.stash);
+        match *event {
+            Event::PauseLink { peer, pause } => self.replica.pause_link(now, peer, pause, &view),
+            Event::Promote { to } => {
+                self.replica.promote(now, to, &view);
+            }
+            _ => {}
         }
     }
 
@@ -243,6 +253,11 @@ impl Shard {
         self.log.producers().cloned().collect()
     }
 
+    /// Who leads the log, as far as this node knows.
+    pub fn leader(&self) -> Option<NodeId> {
+        self.replica.leader()
+    }
+
     /// The epoch in which its leader takes appends, as far as this node knows.
     pub fn epoch_known_open(&self, now: Time) -> Option<Epoch> {
         let here = matches!(self.role(), Role::Leader | Role::Follower) && !self.stopping;
@@ -252,6 +267,12 @@ impl Shard {
     /// Whether an operator has paused the link with `peer`; none if there is no such link.
     pub fn is_link_paused(&self, peer: NodeId) -> Option<bool> {
         self.replica.is_paused(peer)
+    }
+
+    /// Whether the leadership could be handed to `to` now; none if this node does not lead.
+    pub fn can_promote(&self, to: NodeId) -> Option<bool> {
+        let view = View::new(&self.log, &self.stash);
+        self.replica.can_promote(to, &view)
     }
 
     /// What the shard says of itself.
@@ -266,7 +287,7 @@ impl Shard {
         ShardStatus {
             log: self.config.wal.log,
             role: self.role(),
-            leader: Some(self.replica.leader()),
+            leader: self.replica.leader(),
             epoch: self.replica.epoch(),
             open_epoch: self.epoch_known_open(now),
             log_start: self.log.log_start().block,
@@ -554,6 +575,7 @@ fn replica_config(config: &ShardConfig) -> replica::Config {
         log: config.wal.log,
         node: config.node,
         leader: config.leader,
+        electing: config.electing,
         members: config.wal.members.clone(),
         new_member: config.new_member,
         mesh: config.mesh,
@@ -566,5 +588,8 @@ fn replica_config(config: &ShardConfig) -> replica::Config {
         retry_backoff_us: link.retry_backoff_us,
         heartbeat_us: link.heartbeat_us,
         gather_us: link.gather_us,
+        election_timeout_us: link.election_timeout_us,
+        handover_us: link.handover_us,
+        seed: config.seed,
     }
 }

@@ -6,7 +6,7 @@
 //! Read `admin.rs` for the reader, `runtime/status.rs` for the writer.
 
 pub use crate::shard::status::{Counters, Following, LinkStatus, LinkView, Role, ShardStatus};
-use crate::types::{Buckets, LogId, NodeId};
+use crate::types::{Buckets, LogId, NodeId, ShardId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -75,15 +75,32 @@ pub struct LinkUsage {
     pub received_bytes: u64,
 }
 
-/// Pauses or resumes the links with a node.
+/// What an operator wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Pauses (`true`) or resumes the links with a node.
+    Pause {
+        /// The other node.
+        peer: NodeId,
+        /// Whether to pause.
+        pause: bool,
+    },
+    /// Hands the leadership of a shard to another node.
+    Promote {
+        /// The shard.
+        shard: ShardId,
+        /// The next leader.
+        to: NodeId,
+    },
+}
+
+/// An operator's order for the logs of one core.
 #[derive(Debug)]
 pub struct Order {
-    /// The other node.
-    pub peer: NodeId,
-    /// Whether to pause.
-    pub pause: bool,
+    /// What is wanted.
+    pub wish: Wish,
     /// Where the core says what came of it: a log of this node with whether anything changed, for
-    /// each link with that node.
+    /// each link with that node, or for each log of the shard that this node leads.
     pub answer: oneshot::Sender<Vec<(LogId, bool)>>,
 }
 

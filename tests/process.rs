@@ -10,6 +10,8 @@ mod node;
 
 #[path = "process/cluster.rs"]
 mod cluster;
+#[path = "process/elections.rs"]
+mod elections;
 #[path = "process/kills.rs"]
 mod kills;
 #[path = "process/load.rs"]

@@ -16,7 +16,9 @@ mod network_checks;
 
 use sim::report::Report;
 use sim::runs::{Script, complain, run, swarm};
-use sim::{mesh, scenarios, scenarios_loss, scenarios_producers, scenarios_script};
+use sim::{
+    mesh, scenarios, scenarios_election, scenarios_loss, scenarios_producers, scenarios_script,
+};
 
 /// Seeds of a default run.
 const SEEDS: u64 = 300;
@@ -198,6 +200,11 @@ fn fenced_leader_is_powerless() {
     runs(scenarios_script::fenced_leader_is_powerless, name, 3);
 }
 
+#[test]
+fn an_epoch_is_promised_to_one_candidate() {
+    runs(scenarios_script::one_vote_an_epoch, "one_vote_an_epoch", 3);
+}
+
 ///
 #[test]
 fn an_idle_follower_that_restarts_is_taken_up_again() {
@@ -252,4 +259,54 @@ fn a_follower_behind_the_log_start_begins_anew() {
 #[test]
 fn the_preset_latency_shows_a_lower_lag() {
     runs(sim::scenarios_links::latency_preset, "latency_preset", 10);
+}
+
+/// S-5, Q-1
+#[test]
+fn a_leader_that_dies_is_replaced_within_three_seconds() {
+    runs(scenarios_election::leader_killed, "leader_killed", 12);
+}
+
+///
+#[test]
+fn a_leader_that_wakes_too_late_acknowledges_nothing() {
+    runs(scenarios_election::old_leader_wakes, "old_leader_wakes", 6);
+}
+
+#[test]
+fn a_leader_that_one_side_does_not_hear_steps_down() {
+    runs(scenarios_election::one_way, "one_way", 6);
+}
+
+/// S-1, S-119
+#[test]
+fn a_leader_without_a_majority_steps_down() {
+    runs(scenarios_election::minority_leader, "minority_leader", 6);
+}
+
+#[test]
+fn split_votes_lead_to_one_leader() {
+    let sum = runs(scenarios_election::split_vote, "split_vote", 8);
+    assert!(sum.elections[1] > 30, "{:?}", sum.elections);
+}
+
+#[test]
+fn a_candidate_that_is_behind_is_refused() {
+    runs(scenarios_election::candidate_behind, "candidate_behind", 6);
+}
+
+#[test]
+fn a_hand_over_fails_no_append() {
+    let sum = runs(scenarios_election::hand_over, "hand_over", 6);
+    assert!(sum.elections[1] > 60, "{:?}", sum.elections);
+}
+
+#[test]
+fn a_flapping_member_deposes_nobody() {
+    runs(scenarios_election::flapping, "flapping", 3);
+}
+
+#[test]
+fn the_placed_leader_is_given_the_leadership_back() {
+    runs(scenarios_election::given_back, "given_back", 6);
 }

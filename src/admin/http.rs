@@ -5,8 +5,8 @@
 
 use super::listen::Listener;
 use super::{Admin, health, metrics};
-use crate::snapshot::{Board, Order};
-use crate::types::{LogId, NodeId};
+use crate::snapshot::{Board, Order, Wish};
+use crate::types::{LogId, NodeId, ShardId};
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
@@ -20,6 +20,8 @@ use tokio::time::timeout;
 
 /// How long the cores may take for an order: they look ten times a second.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
+
+const ONLY_SHOWS: &str = "this port only shows; mend: set node.admin_control = true and restart";
 
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -43,6 +45,7 @@ pub(super) async fn serve(admin: Admin, board: Arc<dyn Board>) {
         .route("/status", get(status))
         .route("/metrics", get(metrics_page))
         .route("/links/{peer}/{action}", post(order))
+        .route("/shards/{shard}/promote/{node}", post(promote))
         .fallback(nothing)
         .with_state(desk);
     let served = match tokio::net::TcpListener::from_std(admin.listener) {
@@ -76,7 +79,7 @@ async fn metrics_page(State(desk): State<Desk>) -> Response {
 
 async fn nothing() -> Response {
     let text = "no such page; there are /healthz, /status, /metrics and, by POST, \
-                /links/PEER/pause and /links/PEER/resume";
+                /links/PEER/pause, /links/PEER/resume and /shards/SHARD/promote/NODE";
     refuse(StatusCode::NOT_FOUND, text.to_owned())
 }
 
@@ -88,8 +91,7 @@ async fn order(State(desk): State<Desk>, Path((peer, action)): Path<(String, Str
         _ => return nothing().await,
     };
     if !desk.control {
-        let text = "this port only shows; mend: set node.admin_control = true and restart";
-        return refuse(StatusCode::FORBIDDEN, text.to_owned());
+        return refuse(StatusCode::FORBIDDEN, ONLY_SHOWS.to_owned());
     }
     let known: Vec<String> = desk.peers.iter().map(NodeId::to_string).collect();
     let found = peer.parse().map(NodeId).ok();
@@ -101,22 +103,50 @@ async fn order(State(desk): State<Desk>, Path((peer, action)): Path<(String, Str
         let text = format!("this node has no link with node {peer}: {known}");
         return refuse(StatusCode::NOT_FOUND, text);
     };
-    match give(&desk, node, pause).await {
+    match give(&desk, Wish::Pause { peer: node, pause }).await {
         Ok(links) => json_page(StatusCode::OK, &outcome(node, &action, &links)),
         Err(text) => refuse(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()),
     }
 }
 
+/// Hands the leadership of a shard to another node.
+async fn promote(
+    State(desk): State<Desk>,
+    Path((shard, node)): Path<(String, String)>,
+) -> Response {
+    if !desk.control {
+        return refuse(StatusCode::FORBIDDEN, ONLY_SHOWS.to_owned());
+    }
+    let (Ok(shard), Ok(to)) = (shard.parse().map(ShardId), node.parse().map(NodeId)) else {
+        let text = "a shard and a node are numbers: /shards/SHARD/promote/NODE";
+        return refuse(StatusCode::NOT_FOUND, text.to_owned());
+    };
+    let conflict = |text: String| refuse(StatusCode::CONFLICT, text);
+    match give(&desk, Wish::Promote { shard, to }).await {
+        Err(text) => refuse(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()),
+        Ok(logs) if logs.is_empty() => conflict(format!(
+            "this node does not lead shard {shard}; mend: ask its leader, see `millrace status`"
+        )),
+        Ok(logs) if logs.iter().any(|(_, begun)| *begun) => {
+            let text = format!("shard {shard} is being handed over to node {to}");
+            json_page(
+                StatusCode::OK,
+                &json!({ "shard": shard.0, "to": to.0, "text": text }),
+            )
+        }
+        Ok(_) => conflict(format!(
+            "node {to} cannot take shard {shard} over now; mend: name another member of a set that \
+             elects its leaders, one whose link replicates and lacks nothing"
+        )),
+    }
+}
+
 /// Leaves the order with every core; what became of each link.
-async fn give(desk: &Desk, peer: NodeId, pause: bool) -> Result<Vec<(LogId, bool)>, &'static str> {
+async fn give(desk: &Desk, wish: Wish) -> Result<Vec<(LogId, bool)>, &'static str> {
     let mut answers = Vec::new();
     for mailbox in desk.board.mailboxes() {
         let (answer, told) = oneshot::channel();
-        let order = Order {
-            peer,
-            pause,
-            answer,
-        };
+        let order = Order { wish, answer };
         if !mailbox.leave(order) {
             return Err("too many orders wait already; try again");
         }

@@ -51,8 +51,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let address = admin_port(&target.node)?;
     let path = format!("/links/{}/{word}", target.peer);
-    let (code, body) = post(&address, &path)
-        .map_err(|error| Failure::Failed(format!("{address}: {}", in_time(error, PATIENCE))))?;
+    order(&address, &path)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives an order to a node's HTTP port and says what came of it.
+pub(super) fn order(address: &str, path: &str) -> Result<(), Failure> {
+    let (code, body) =
+        post(address, path).map_err(|error| Failure::Failed(format!("{address}: {}", in_time(error, PATIENCE))))?;
     let answer: Value = serde_json::from_str(&body)
         .map_err(|_| Failure::Failed(format!("{address}: no answer of a node: {body}")))?;
     if code != 200 {
@@ -60,12 +66,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Err(Failure::Failed(text.to_owned()));
     }
     say(format_args!("{}", answer["text"].as_str().unwrap_or(&body)))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The node's HTTP port, as it says itself. One that listens everywhere is asked at the node's
 /// host.
-fn admin_port(node: &str) -> Result<String, Failure> {
+pub(super) fn admin_port(node: &str) -> Result<String, Failure> {
     let status = Client::connect(node)?.status()?;
     let status: Value = serde_json::from_str(&status)
         .map_err(|error| Failure::Failed(format!("the node's status is no JSON: {error}")))?;

@@ -10,7 +10,7 @@ use super::event::{Action, Failure};
 use super::routes::{Refusal, Routes};
 use crate::types::{ConnectionId, LogId, NodeId, ShardId, Time};
 use crate::wire::body::{Body, Error, Metadata, MetadataOk, PROTOCOL};
-use crate::wire::code::Retry;
+use crate::wire::code::{Code, Retry};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -355,7 +355,9 @@ impl Hub {
             (Some(shard), Body::Error(error)) => {
                 let node = link.node;
                 let refusal = self.routes.heed(node, shard, &error);
-                if refusal.retry == Retry::Elsewhere && error.detail == 0 {
+                // Who is not ready may be one that led and does not any more.
+                let elsewhere = refusal.retry == Retry::Elsewhere && error.detail == 0;
+                if elsewhere || refusal.code == Some(Code::NotReady) {
                     self.refresh(now);
                 }
                 News::Answer(correlation, Answer::Refused(refusal))

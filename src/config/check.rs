@@ -72,12 +72,33 @@ fn cluster(file: &file::Cluster) -> Checked<Cluster> {
     };
     let most = limits::MAX_SHARDS as u64;
     let shards = or("cluster.shards", &file.shards, default, 1, most)?;
+    let election = election(file.election, kind, nodes.len())?;
+    let timeout_ms = or(
+        "cluster.election_timeout_ms",
+        &file.election_timeout_ms,
+        limits::ELECTION_TIMEOUT_MS,
+        3 * limits::HEARTBEAT_MS,
+        600_000,
+    )?;
     Ok(Cluster {
         id: OriginId(id as u32),
         kind,
         shards: shards as u16,
+        election,
+        election_timeout_ms: timeout_ms,
         nodes,
     })
+}
+
+/// Two nodes have no majority but both, and the leader of a mesh's log is its origin for ever.
+fn election(set: Option<bool>, kind: Kind, nodes: usize) -> Checked<bool> {
+    let possible = kind == Kind::Set && nodes >= 3;
+    if set == Some(true) && !possible {
+        let rule = "needs a set of at least three nodes";
+        let mend = "remove it, or list three nodes in [[cluster.nodes]] of a set";
+        return Err(ConfigError::new("cluster.election", true, rule, mend));
+    }
+    Ok(set.unwrap_or(possible))
 }
 
 fn kind(text: Option<&str>) -> Checked<Kind> {

@@ -85,6 +85,8 @@ pub(super) struct Cluster {
     pub(super) id: Option<Whole>,
     pub(super) kind: Option<String>,
     pub(super) shards: Option<Whole>,
+    pub(super) election: Option<bool>,
+    pub(super) election_timeout_ms: Option<Whole>,
     pub(super) nodes: Vec<NodeEntry>,
 }
 

@@ -39,6 +39,9 @@ keys! {
     "cluster.id", "none", "number of the cluster";
     "cluster.kind", "\"set\"", "set: one leader a log; mesh: every node leads logs of its own";
     "cluster.shards", "set: number of nodes; mesh: 1", "shards, fixed for the life of the cluster";
+    "cluster.election", "sets of three nodes or more", "whether any node of a set may lead";
+    "cluster.election_timeout_ms", limits::ELECTION_TIMEOUT_MS,
+        "shortest silence of a leader before an election; the longest is twice that";
     "cores.count", 1, "executors, one per CPU";
     "cores.cpus", "the first ones allowed", "the CPU of each executor";
     "cores.spin_us", 0, "spinning before sleep, microseconds";

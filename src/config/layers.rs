@@ -156,6 +156,7 @@ impl Layers {
         let shown = |name: &str| match (name, config?) {
             ("node.address", config) => Some(format!("{:?}", config.node.address)),
             ("cluster.shards", config) => Some(config.cluster.shards.to_string()),
+            ("cluster.election", config) => Some(config.cluster.election.to_string()),
             ("cores.count", config) => Some(config.cores.count.to_string()),
             ("link.max_batch_bytes", config) => Some(config.log.max_batch_bytes.to_string()),
             (name, config) if NAMES_OF_ONE.contains(&name) => {

@@ -242,7 +242,33 @@ fn the_fingerprint_is_about_the_cluster_and_not_about_the_node() {
     );
     assert_ne!(plain, print(&["cluster.shards=4"], &NODES));
     assert_ne!(plain, print(&["log.max_block_bytes=65536"], &NODES));
+    assert_ne!(plain, print(&["cluster.election=false"], &NODES));
     assert_ne!(plain, print(&[], &["1=a:1", "2=b:1"]));
+}
+
+#[test]
+fn sets_of_three_elect_their_leaders() {
+    let election = |set: &[&str], nodes: &[&str]| {
+        let config = loaded(&[&BASE, set].concat(), nodes);
+        config.map(|config| config.cluster.election)
+    };
+    let two = ["1=a:1", "2=b:1"];
+    assert_eq!(election(&[], &NODES), Ok(true));
+    assert_eq!(election(&["cluster.election=false"], &NODES), Ok(false));
+    assert_eq!(election(&[], &two), Ok(false));
+    assert_eq!(election(&["cluster.kind=\"mesh\""], &NODES), Ok(false));
+    for set in [
+        &["cluster.election=true"][..],
+        &["cluster.election=true", "cluster.kind=\"mesh\""],
+    ] {
+        let nodes = if set.len() == 1 { &two[..] } else { &NODES[..] };
+        let error = election(set, nodes).expect_err("no election there");
+        assert_eq!(error.key, "cluster.election");
+    }
+    assert_eq!(
+        refused(&["cluster.election_timeout_ms=100"]).key,
+        "cluster.election_timeout_ms"
+    );
 }
 
 #[test]

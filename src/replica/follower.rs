@@ -135,7 +135,7 @@ impl Follower {
 
     /// When silence of the leader ends its connection.
     pub fn silent_at(&self, state: &State) -> Option<Time> {
-        let connected = self.data.iter().any(|(_, peer)| state.may_lead(*peer));
+        let connected = self.is_connected(state);
         connected.then(|| self.heard.plus_us(state.config.rpc_timeout_us))
     }
 
@@ -149,7 +149,7 @@ impl Follower {
         self.peer_of(connection).is_some()
     }
 
-    fn peer_of(&self, connection: ConnectionId) -> Option<NodeId> {
+    pub(super) fn peer_of(&self, connection: ConnectionId) -> Option<NodeId> {
         let known = self.data.iter().chain(&self.control);
         known
             .copied()
@@ -170,7 +170,7 @@ impl Follower {
             self.down(older);
         }
         self.data.push((connection, peer));
-        if state.may_lead(peer) {
+        if state.may_lead(peer) && !state.config.electing {
             self.heard = now;
             self.refused = None;
             self.receiver.connect();
@@ -212,7 +212,7 @@ impl Follower {
         let Some(peer) = self.peer_of(connection) else {
             return false;
         };
-        if state.may_lead(peer) {
+        if state.may_lead(peer) && !state.config.electing {
             self.heard = now;
         }
         match body {
@@ -270,8 +270,10 @@ impl Follower {
         );
         let leader = state.may_lead(peer) && self.credited == Some(connection);
         let within_credit = !leader || self.receiver.arrive(run.weight(), run.count);
-        if leader {
+        if leader && !state.config.electing {
             self.heard = now;
+        } else if leader && run.epoch == state.promise.epoch {
+            self.hear_leader(peer, run.epoch, state);
         }
         if let Err(code) = self.check_link(connection, leader, within_credit, &run, state) {
             let about = view.log_end();
@@ -403,15 +405,15 @@ impl Follower {
         if credited && !active(Fault::LeakCreditOnNack) {
             self.dispose(connection, run.weight());
         }
-        let nack = self.nack_with_hints(code, run.first, about, state, view);
+        let nack = self.nack_with_hints(code, connection, (run.first, about), state, view);
         state.send(connection, nack);
     }
 
     pub(super) fn nack_with_hints(
         &self,
         code: Code,
-        first: BlockNo,
-        about: BlockNo,
+        connection: ConnectionId,
+        (first, about): (BlockNo, BlockNo),
         state: &State,
         view: &dyn LogView,
     ) -> Nack {
@@ -419,7 +421,7 @@ impl Follower {
         Nack {
             hint_epoch: hints.epoch,
             hint_first: hints.first,
-            ..state.nack(code, first, about, self.receiver.limit())
+            ..state.nack(code, first, about, self.limits_of(connection, state))
         }
     }
 
@@ -465,7 +467,8 @@ impl Follower {
         self.verified_end = self.verified_end.min(state.high_watermark);
         if let Some(connection) = self.following {
             let about = first.previous().unwrap_or_default();
-            let nack = self.nack_with_hints(Code::Diverged, first, about, state, view);
+            let code = Code::Diverged;
+            let nack = self.nack_with_hints(code, connection, (first, about), state, view);
             state.send(connection, nack);
         }
     }
@@ -494,7 +497,9 @@ impl Follower {
 
     /// Says to the leader, also to one that only asked for the position, what it may send.
     pub(super) fn grant(&mut self, state: &mut State) -> Option<ConnectionId> {
-        let asking = self.data.iter().find(|(_, peer)| state.may_lead(*peer));
+        let placed =
+            |(_, peer): &&(ConnectionId, NodeId)| state.may_lead(*peer) && !state.config.electing;
+        let asking = self.data.iter().find(placed);
         let asking = asking.map(|(connection, _)| *connection);
         let connection = self.following.or(asking)?;
         let limits = self.receiver.limit();

@@ -78,6 +78,8 @@ impl Lone {
             epoch: Epoch(epoch),
             log_end: BlockNo(9),
             founding: 0,
+            last_epoch: Epoch(0),
+            won: 0,
         };
         self.tell(connection, body)
     }
@@ -563,6 +565,8 @@ fn a_lost_memory_comes_back_at_the_leaders_end() {
         epoch: Epoch(4),
         log_end: BlockNo(3),
         founding: 0,
+        last_epoch: Epoch(0),
+        won: 0,
     };
     lone.tell(DATA, body);
     assert_eq!(position(&lone.save()).memory, ReplicaMemory::Lost);

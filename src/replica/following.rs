@@ -17,8 +17,11 @@ impl Follower {
         }
     }
 
-    fn is_connected(&self, state: &State) -> bool {
-        self.data.iter().any(|(_, peer)| state.may_lead(*peer))
+    pub(super) fn is_connected(&self, state: &State) -> bool {
+        match state.config.electing {
+            true => self.credited.is_some(),
+            false => self.data.iter().any(|(_, peer)| state.may_lead(*peer)),
+        }
     }
 
     /// The status of the link, and why it is that.

@@ -37,6 +37,7 @@ fn position(epoch: u32, last_epoch: u32, next: u64, durable_end: u64) -> Positio
         committed_end: BlockNo(0),
         log_start: BlockNo(0),
         memory: ReplicaMemory::Whole,
+        hears_leader: 0,
         limits: CreditLimits {
             records: u64::MAX,
             bytes: u64::MAX,
@@ -182,6 +183,7 @@ impl Draw {
                 committed_end: self.block(at),
                 log_start: self.block(at),
                 memory: self.memory(),
+                hears_leader: 0,
                 limits: self.limits(),
             }
             .into(),
@@ -239,6 +241,8 @@ impl Draw {
                 epoch: self.epoch(),
                 log_end: self.block(at),
                 founding: self.of(&[0, 1, 255]),
+                last_epoch: Epoch(0),
+                won: 0,
             }
             .into(),
             1 => Replicate {

@@ -1,14 +1,16 @@
 //! The leader's part: its links, what to send to whom, what is committed.
 //!
-//! Exists on the node that configuration places. `opening.rs` brings it from a start to an open
-//! epoch; this file runs the links in every phase and moves the high watermark in the last one: by
-//! a majority that counts the leader's own durable end, only over blocks of its own epoch (Raft
-//! section 5.4.2). A higher promise heard from anybody ends the leadership at once. It must never
-//! take an append, load a block or touch a socket: it says which run of blocks is due. Read
-//! `progress.rs` first.
+//! Exists on every node that may lead: the placed one, or all of an electing set. `opening.rs`
+//! brings it from a start to an open epoch; this file runs the links in every phase and moves the
+//! high watermark in the last one: by a majority that counts the leader's own durable end, only
+//! over blocks of its own epoch (Raft section 5.4.2). A higher promise heard from anybody ends the
+//! leadership at once. It must never take an append, load a block or touch a socket: it says which
+//! run of blocks is due. Read `progress.rs` first.
 
 use super::backoff::Backoff;
 use super::credit;
+use super::handover::Handing;
+use super::heartbeat::silent_at;
 use super::opening::Phase;
 use super::output::{Output, Refused};
 use super::progress::{Cause, Link, Refusal, Stage};
@@ -17,9 +19,7 @@ use super::view::LogView;
 use crate::limits::HELD_BLOCKS;
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Tick, Time};
 use crate::wire::block::BlockHeader;
-use crate::wire::body::{
-    Body, CreditLimits, Error, Nack, Ping, Pong, Position, ReplicateOk, Resume, Where,
-};
+use crate::wire::body::{Body, CreditLimits, Error, Nack, Position, ReplicateOk, Resume, Where};
 use crate::wire::code::Code;
 use crate::wire::message::Message;
 use std::collections::VecDeque;
@@ -48,6 +48,15 @@ pub struct Leader {
     pub(super) backoff: Backoff,
     /// When everything due was last done.
     pub(super) clock: Time,
+    /// When the votes of the majority that elected this leader were asked for.
+    pub(super) won_at: Time,
+    /// The leader before this one told it to stand, whoever hears that one.
+    pub(super) forced: bool,
+    /// When a candidate asks for positions again.
+    pub(super) ask_again_at: Time,
+    pub(super) handing: Option<Handing>,
+    /// Since when the preferred member could lead.
+    pub(super) caught_up_since: Option<Time>,
 }
 
 impl Leader {
@@ -62,6 +71,11 @@ impl Leader {
             ping_at: Time(0),
             backoff: Backoff::default(),
             clock: Time(0),
+            won_at: Time(0),
+            forced: false,
+            ask_again_at: Time(0),
+            handing: None,
+            caught_up_since: None,
         }
     }
 
@@ -69,7 +83,9 @@ impl Leader {
         for link in &mut self.links {
             link.since = now;
         }
-        self.gather(now, now, state.promise.epoch);
+        if !state.config.electing {
+            self.gather(now, now, state.promise.epoch);
+        }
     }
 
     pub fn is_open(&self) -> bool {
@@ -284,7 +300,13 @@ impl Leader {
     ) {
         self.links[index].raise(body.limits);
         let code = Code::from_number(body.code).unwrap_or(Code::Unsupported);
-        if code == Code::StaleEpoch {
+        let vote = [Code::StaleEpoch, Code::LogBehind].contains(&code);
+        let candidate = matches!(self.phase, Phase::Promising { .. });
+        if vote && candidate && state.config.electing && body.promised <= self.epoch {
+            self.links[index].stage = self.links[index].stage.min(Stage::Known);
+            return self.vote_refused(now, index, state);
+        }
+        if code == Code::StaleEpoch && (!state.config.electing || body.promised > self.epoch) {
             return self.heard_refusal(now, body.promised, state);
         }
         self.heard_epoch(now, body.promised, state);
@@ -330,29 +352,6 @@ impl Leader {
         if link.stage >= Stage::Probing && link.in_flight() == 0 && link.next != body.next {
             link.probe(body.next);
         }
-    }
-
-    fn on_pong(&mut self, now: Time, index: usize, body: &Pong, state: &mut State) {
-        let link = &mut self.links[index];
-        if self.phase == Phase::Open && body.promised <= self.epoch {
-            if body.promised == self.epoch {
-                // Nobody confirms what was not asked yet.
-                let asked_at = Time(body.sent_at_us).min(now);
-                link.confirmed_at = link.confirmed_at.max(asked_at);
-            }
-            // It does not know what it is taken to have promised or verified: it was restarted.
-            // With nothing to send, a data connection that died without a word would never be
-            // missed; an empty frame tells. While a pause forbids even that, a new connection does.
-            let forgot = body.promised < self.epoch || body.durable_end < link.matched;
-            if forgot && link.stage == Stage::Streaming {
-                if link.peer_pause.is_some() {
-                    self.drop_link(now, index, Code::Replaced, Cause::Lost, state);
-                } else if link.in_flight() == 0 {
-                    link.probe(link.next);
-                }
-            }
-        }
-        self.heard_epoch(now, body.promised, state);
     }
 
     /// This leader sealed a block.
@@ -407,7 +406,7 @@ impl Leader {
     /// Everything that is due now.
     pub fn pump(&mut self, now: Time, state: &mut State, view: &dyn LogView) {
         self.clock = now;
-        if !state.started || state.failed {
+        if !state.started || state.failed || self.is_idle(state) {
             return;
         }
         self.open(now, state, view);
@@ -421,6 +420,17 @@ impl Leader {
             self.ping_at = now.plus_us(state.config.heartbeat_us);
             self.ping(now, state, view);
         }
+        self.hand_over(now, state, view);
+    }
+
+    /// Whether this member of an electing set neither leads nor stands.
+    pub(super) fn is_idle(&self, state: &State) -> bool {
+        state.config.electing && self.phase == Phase::Waiting
+    }
+
+    /// Whether it is, for others, a follower: a member that only asks whether it may stand is one.
+    pub(super) fn is_following(&self, state: &State) -> bool {
+        state.config.electing && matches!(self.phase, Phase::Waiting | Phase::Gather { .. })
     }
 
     fn dial(&mut self, now: Time, index: usize, state: &mut State) {
@@ -440,7 +450,7 @@ impl Leader {
         };
         let may_promise = self.may_promise(index, state);
         let founding = self.is_founding();
-        let open = self.is_open();
+        let (open, won) = (self.is_open(), self.has_won());
         let epoch = self.epoch;
         let link = &mut self.links[index];
         let (epoch, stage) = match link.stage {
@@ -459,6 +469,8 @@ impl Leader {
             epoch,
             log_end: view.log_end(),
             founding: u8::from(founding && epoch.0 > 0),
+            last_epoch: view.last_epoch(),
+            won: u8::from(state.config.electing && won),
         };
         state.send(connection, body);
     }
@@ -478,40 +490,9 @@ impl Leader {
         self.commit(state, view);
     }
 
-    fn ping(&mut self, now: Time, state: &mut State, view: &dyn LogView) {
-        let ping = Ping {
-            epoch: if self.is_open() { self.epoch } else { Epoch(0) },
-            committed_end: state.high_watermark,
-            log_start: view.log_start(),
-            log_end: view.log_end(),
-            sent_at_us: now.0,
-        };
-        for link in &self.links {
-            // Without a control connection the data connection must do; and one that nothing is
-            // awaited on might have died without a word.
-            let data = link
-                .data
-                .filter(|_| link.control.is_none() || link.needs_heartbeats());
-            for connection in [link.control, data].into_iter().flatten() {
-                state.send(connection, ping.clone());
-            }
-        }
-    }
-
-    /// Ends connections that answer nothing (S-116, S-117).
-    pub fn on_time(&mut self, now: Time, state: &mut State) {
-        for index in 0..self.links.len() {
-            let link = &mut self.links[index];
-            link.blocked = false;
-            if link.data.is_some() && silent_at(link, state) <= now {
-                self.drop_link(now, index, Code::Timeout, Cause::Timeout, state);
-            }
-        }
-    }
-
     /// When something is due without any input.
     pub fn poll_timeout(&self, state: &State) -> Option<Time> {
-        if !state.started || state.failed {
+        if !state.started || state.failed || self.is_idle(state) {
             return None;
         }
         let silence = self.links.iter().filter(|link| link.data.is_some());
@@ -562,16 +543,4 @@ impl Leader {
 fn is_plausible(said: &Position) -> bool {
     let within = said.log_start.max(said.committed_end).max(said.durable_end) <= said.next;
     within && (said.next > BlockNo(0) || (said.last_epoch, said.last_crc) == (Epoch(0), 0))
-}
-
-/// When silence of its peer ends a link's connection.
-fn silent_at(link: &Link, state: &State) -> Time {
-    // A follower that asked for a pause may take its time with acks; it still answers heartbeats.
-    let waiting = link.waiting_since.filter(|_| link.peer_pause.is_none());
-    let heard = match link.needs_heartbeats() {
-        true => link.heard.min(link.data_heard),
-        false => link.heard,
-    };
-    let since = waiting.map_or(heard, |waiting| waiting.min(heard));
-    since.plus_us(state.config.rpc_timeout_us)
 }

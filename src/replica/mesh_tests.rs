@@ -240,5 +240,5 @@ fn an_epoch_counts_as_open_while_its_leader_is_heard() {
     net.advance(6_000_000);
     let now = net.now;
     assert_eq!(net.node(2).replica.epoch_known_open(now), None);
-    assert_eq!(net.node(2).replica.leader(), NodeId(1));
+    assert_eq!(net.node(2).replica.leader(), Some(NodeId(1)));
 }

@@ -109,6 +109,7 @@ impl Leader {
         let whole = link.memory == ReplicaMemory::Whole || state.config.mesh;
         match self.phase {
             Phase::Waiting | Phase::Gather { .. } | Phase::Saving { .. } => false,
+            Phase::Promising { .. } if link.refused == self.epoch => false,
             Phase::Promising { founding, .. } => whole || founding,
             Phase::Open => whole || self.is_confirmed(index, state),
             _ => whole,
@@ -131,6 +132,11 @@ impl Leader {
         match &mut self.phase {
             Phase::Waiting => {}
             Phase::Gather { above, .. } => *above = (*above).max(epoch),
+            _ if epoch > self.epoch && state.config.electing => {
+                let why = format!("epoch {epoch} was promised elsewhere");
+                self.step_down(now, state, &why);
+                state.election.wait_shortly(now);
+            }
             _ if epoch > self.epoch => self.reopen(now, epoch, state),
             _ => {}
         }
@@ -140,7 +146,9 @@ impl Leader {
     pub(super) fn heard_refusal(&mut self, now: Time, promised: Epoch, state: &mut State) {
         match self.phase {
             Phase::Waiting | Phase::Gather { .. } => self.heard_epoch(now, promised, state),
-            _ if promised >= self.epoch => self.reopen(now, promised, state),
+            _ if promised >= self.epoch && !state.config.electing => {
+                self.reopen(now, promised, state);
+            }
             _ => {}
         }
     }
@@ -187,7 +195,10 @@ impl Leader {
     /// Goes as far towards an open epoch as is possible now.
     pub(super) fn open(&mut self, now: Time, state: &mut State, view: &dyn LogView) {
         match self.phase {
-            Phase::Gather { .. } => self.choose(now, state, view),
+            Phase::Gather { .. } => {
+                self.ask_again(now, state);
+                self.choose(now, state, view);
+            }
             Phase::Promising { since, founding } => {
                 self.count_promises(now, since, founding, state, view);
             }
@@ -211,14 +222,21 @@ impl Leader {
             return;
         }
         let known = |link: &&Link| link.stage == Stage::Known;
-        let mesh = state.config.mesh;
+        let (mesh, electing) = (state.config.mesh, state.config.electing);
+        let free = |link: &&Link| !electing || self.has_pre_vote(link, view);
         let whole = |link: &&Link| link.memory == ReplicaMemory::Whole || mesh;
         let answered = self.links.iter().filter(known).count();
         let all = answered == self.links.len();
         let founding = all && self.is_new(state, view);
-        let others = self.links.iter().filter(known).filter(whole).count();
+        let others = self.links.iter().filter(known).filter(free).filter(whole);
+        let others = others.count();
         let waited = now >= since.plus_us(state.config.gather_us);
-        if !founding && !(self.enough(others, state) && (all || waited)) {
+        let enough = match electing {
+            // Votes are refused to a log that is behind: nobody need be waited for.
+            true => state.is_whole() && self.enough(others, state),
+            false => self.enough(others, state) && (all || waited),
+        };
+        if !founding && !enough {
             if (all || waited) && !told {
                 self.phase = Phase::Gather {
                     since,
@@ -270,6 +288,9 @@ impl Leader {
             true => "all must answer: any of them may hold what was written here before; if \
                      nothing was, start this node with --new-member"
                 .to_owned(),
+            false if state.config.electing => {
+                format!("{others} with a whole memory hear no leader and hold no more")
+            }
             false => format!("{others} with a whole memory"),
         };
         let text = format!(
@@ -278,6 +299,16 @@ impl Leader {
             self.links.len(),
         );
         state.told_to_wait(Message::EpochWaits, text);
+    }
+
+    /// Whether the member of a link would vote for this one: it hears no leader, and its log is not
+    /// ahead.
+    fn has_pre_vote(&self, link: &Link, view: &dyn LogView) -> bool {
+        let own = (view.last_epoch(), view.log_end());
+        link.position.as_ref().is_some_and(|said| {
+            let free = said.hears_leader == 0 || self.forced;
+            free && (said.last_epoch, said.next) <= own
+        })
     }
 
     /// A member promised the last epoch that there is: nobody can lead. Operators are told, once.
@@ -338,7 +369,9 @@ impl Leader {
         let promised = |link: &&Link| link.stage == Stage::Promised && (mesh || link.counts(epoch));
         let promises = self.links.iter().filter(promised).count();
         let awaited = |link: &&Link| match link.stage {
-            Stage::Promising => true,
+            _ if link.refused == epoch => false,
+            Stage::Promising => !state.config.electing || founding,
+            Stage::Known if state.config.electing && !founding => false,
             Stage::Known => founding || mesh || link.memory == ReplicaMemory::Whole,
             _ => false,
         };
@@ -347,6 +380,8 @@ impl Leader {
         if !self.enough(promises, state) || !(none_awaited || waited) {
             return;
         }
+        self.won_at = since;
+        self.ping_at = now;
         let held = |link: &Link| {
             let position = link
                 .position
@@ -425,6 +460,7 @@ impl Leader {
     /// When the opening wants to look at the clock.
     pub(super) fn opening_due(&self, state: &State) -> Option<Time> {
         let due = match self.phase {
+            Phase::Gather { .. } if state.config.electing => self.ask_again_at,
             Phase::Gather {
                 since, not_before, ..
             } if self.clock >= not_before => since.plus_us(state.config.gather_us),

@@ -14,7 +14,7 @@
 use super::follower::Follower;
 use super::state::State;
 use super::view::LogView;
-use crate::types::Time;
+use crate::types::{ConnectionId, NodeId, Time};
 use crate::wire::body::{Pause, PauseReason, Resume};
 use crate::wire::code::Code;
 use crate::wire::message::Message;
@@ -115,15 +115,19 @@ impl Follower {
         if self.silent_at(state).is_none_or(|at| now < at) {
             return;
         }
-        let leader = state.config.leader;
+        let electing = state.config.electing;
+        let silent = |(id, peer): &&(ConnectionId, NodeId)| match electing {
+            true => self.credited == Some(*id),
+            false => *peer == state.config.leader,
+        };
+        let Some((connection, leader)) = self.data.iter().find(silent).copied() else {
+            return;
+        };
         let (log, silence_ms) = (state.config.log, now.since_us(self.heard) / 1000);
         let text =
             format!("{log}: nothing heard of leader {leader} for {silence_ms} ms: disconnected");
         state.notice(Message::LeaderSilent, text);
-        let found = self.data.iter().find(|(_, peer)| *peer == leader).copied();
-        if let Some((connection, _)) = found {
-            state.close(connection, Code::Timeout);
-            self.down(connection);
-        }
+        state.close(connection, Code::Timeout);
+        self.down(connection);
     }
 }

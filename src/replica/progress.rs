@@ -153,6 +153,8 @@ pub struct Link {
     pub confirmed_at: Time,
     /// Epoch that it promised to this leader.
     pub promised: Epoch,
+    /// Epoch for which it refused its vote.
+    pub refused: Epoch,
     pub memory: ReplicaMemory,
     pub next: BlockNo,
     pub matched: BlockNo,
@@ -202,6 +204,7 @@ impl Link {
             known_at: Time(0),
             confirmed_at: Time(0),
             promised: Epoch(0),
+            refused: Epoch(0),
             memory: ReplicaMemory::Blank,
             next: BlockNo(0),
             matched: BlockNo(0),
@@ -268,6 +271,13 @@ impl Link {
         self.peer_full = None;
         self.position = None;
         self.crc_refusals = 0;
+    }
+
+    /// Its position is asked for again.
+    pub fn asks_again(&mut self) {
+        if self.stage == Stage::Known {
+            self.stage = Stage::Connected;
+        }
     }
 
     /// Whether its acks count for a majority in `epoch`.

@@ -12,7 +12,9 @@ use super::state::State;
 use super::view::LogView;
 use crate::faults::{Fault, active};
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId};
-use crate::wire::body::{Fetch, FetchOk, Pause, Ping, Pong, Position, ReplicaMemory, Where};
+use crate::wire::body::{
+    CreditLimits, Fetch, FetchOk, Pause, Ping, Pong, Position, ReplicaMemory, Where,
+};
 use crate::wire::code::Code;
 
 /// A `Where` that waits for a save.
@@ -23,6 +25,8 @@ pub(super) struct Asked {
     pub(super) epoch: Epoch,
     pub(super) log_end: BlockNo,
     pub(super) founding: bool,
+    pub(super) last_epoch: Epoch,
+    pub(super) won: bool,
 }
 
 impl Follower {
@@ -34,35 +38,23 @@ impl Follower {
         state: &mut State,
         view: &dyn LogView,
     ) {
-        if let Err(code) = self.check_where(peer, body.epoch, state) {
-            let nack = state.nack(code, BlockNo(0), view.log_end(), self.receiver.limit());
-            return state.send(connection, nack);
-        }
-        self.asked.retain(|asked| asked.connection != connection);
-        self.asked.push_back(Asked {
+        let asked = Asked {
             connection,
             peer,
             epoch: body.epoch,
             log_end: body.log_end,
             founding: body.founding != 0,
-        });
+            last_epoch: body.last_epoch,
+            won: body.won != 0 && state.config.electing,
+        };
+        if let Err(code) = check_where(&asked, state, view) {
+            let limits = self.limits_of(connection, state);
+            let nack = state.nack(code, BlockNo(0), view.log_end(), limits);
+            return state.send(connection, nack);
+        }
+        self.asked.retain(|asked| asked.connection != connection);
+        self.asked.push_back(asked);
         self.answer_asked(state, view);
-    }
-
-    fn check_where(&self, peer: NodeId, epoch: Epoch, state: &State) -> Result<(), Code> {
-        if state.failed {
-            return Err(Code::LogFailed);
-        }
-        if !state.may_lead(peer) {
-            return Err(Code::WrongNode);
-        }
-        let promised = state.promise;
-        let taken = epoch == promised.epoch && promised.leader.is_some_and(|node| node != peer);
-        let stale = epoch.0 > 0 && (epoch < promised.epoch || taken);
-        if state.started && stale && !active(Fault::ForgetFence) {
-            return Err(Code::StaleEpoch);
-        }
-        Ok(())
     }
 
     /// Answers what was asked, in order, as far as no save is needed first.
@@ -71,9 +63,10 @@ impl Follower {
             let Some(asked) = self.asked.front().copied() else {
                 return;
             };
-            if let Err(code) = self.check_where(asked.peer, asked.epoch, state) {
+            if let Err(code) = check_where(&asked, state, view) {
                 self.asked.pop_front();
-                let nack = state.nack(code, BlockNo(0), view.log_end(), self.receiver.limit());
+                let limits = self.limits_of(asked.connection, state);
+                let nack = state.nack(code, BlockNo(0), view.log_end(), limits);
                 state.send(asked.connection, nack);
                 continue;
             }
@@ -84,16 +77,21 @@ impl Follower {
             if asked.epoch.0 > 0 {
                 self.adopt(&asked, state);
             }
-            let position = self.position(state, view);
+            let position = self.position(&asked, state, view);
             state.send(asked.connection, position);
-            if let Some(reason) = self.paused {
+            // A candidate that only asks would not hear of the end of a pause.
+            let told = !state.config.electing || self.credited == Some(asked.connection);
+            if let Some(reason) = self.paused.filter(|_| told) {
                 state.send(asked.connection, Pause { reason });
             }
         }
     }
 
     /// The promise for this epoch is on the disk: from here on its leader alone is followed.
-    fn adopt(&mut self, asked: &Asked, state: &State) {
+    fn adopt(&mut self, asked: &Asked, state: &mut State) {
+        if state.config.electing {
+            self.turn_to(asked, state);
+        }
         if self.epoch != asked.epoch {
             self.epoch = asked.epoch;
             self.leader_committed = state.high_watermark;
@@ -104,7 +102,44 @@ impl Follower {
         self.target = (!state.is_whole()).then_some(asked.log_end);
     }
 
-    fn position(&self, state: &State, view: &dyn LogView) -> Position {
+    /// In an electing set the account of credit goes to the leader that is promised an epoch: a
+    /// former one has nothing more to say, and its connection ends.
+    fn turn_to(&mut self, asked: &Asked, state: &mut State) {
+        self.hear_leader(asked.peer, asked.epoch, state);
+        if self.credited == Some(asked.connection) {
+            return;
+        }
+        self.let_go(state);
+        self.receiver.connect();
+        self.credited = Some(asked.connection);
+        self.watch_load(state.clock, state);
+    }
+
+    /// Ends the connection of the leader that was followed.
+    pub(super) fn let_go(&mut self, state: &mut State) {
+        if let Some(former) = self.credited {
+            state.close(former, Code::NotLeader);
+            self.down(former);
+        }
+    }
+
+    /// The leader of `epoch`, or the candidate for it that has this node's promise, was heard.
+    pub(super) fn hear_leader(&mut self, peer: NodeId, epoch: Epoch, state: &mut State) {
+        if state.config.electing {
+            self.heard = state.clock;
+            state.hear(peer, epoch);
+        }
+    }
+
+    /// What may be sent on a connection: nothing on one that is not the followed leader's.
+    pub(super) fn limits_of(&self, connection: ConnectionId, state: &State) -> CreditLimits {
+        match state.config.electing && self.credited != Some(connection) {
+            true => CreditLimits::default(),
+            false => self.receiver.limit(),
+        }
+    }
+
+    fn position(&self, asked: &Asked, state: &State, view: &dyn LogView) -> Position {
         let last = view.log_end().previous().and_then(|last| view.held(last));
         Position {
             promised: state.promise.epoch,
@@ -115,7 +150,8 @@ impl Follower {
             committed_end: state.high_watermark,
             log_start: view.log_start(),
             memory: state.promise.memory,
-            limits: self.receiver.limit(),
+            hears_leader: u8::from(state.hears_other_than(asked.peer)),
+            limits: self.limits_of(asked.connection, state),
         }
     }
 
@@ -147,7 +183,7 @@ impl Follower {
         };
         if let Some(code) = code {
             let about = body.first.min(view.log_end());
-            let nack = self.nack_with_hints(code, body.first, about, state, view);
+            let nack = self.nack_with_hints(code, connection, (body.first, about), state, view);
             return state.send(connection, nack);
         }
         let head = FetchOk {
@@ -181,6 +217,12 @@ impl Follower {
         if !state.may_lead(peer) || !state.started {
             return;
         }
+        let promised = state.promise;
+        // A leader that is still opening its epoch names none.
+        let opening = body.epoch.0 == 0 && promised.leader == Some(peer);
+        if opening && promised.epoch.0 > 0 || body.epoch.0 > 0 && body.epoch >= promised.epoch {
+            self.hear_leader(peer, body.epoch.max(promised.epoch), state);
+        }
         if body.epoch == self.epoch && self.epoch.0 > 0 && !state.failed {
             self.leader_said(body.committed_end, body.log_start);
             self.commit(state, view);
@@ -196,6 +238,35 @@ impl Follower {
         };
         state.send(connection, pong);
     }
+}
+
+/// Latch, right to lead, fence, and in an election the vote: one for each epoch, to a log that is
+/// at least as up to date as the one here.
+fn check_where(asked: &Asked, state: &State, view: &dyn LogView) -> Result<(), Code> {
+    if state.failed {
+        return Err(Code::LogFailed);
+    }
+    if !state.may_lead(asked.peer) {
+        return Err(Code::WrongNode);
+    }
+    let (promised, epoch) = (state.promise, asked.epoch);
+    if !state.started || epoch.0 == 0 {
+        return Ok(());
+    }
+    let other = promised.leader.is_some_and(|node| node != asked.peer);
+    let taken = epoch == promised.epoch && other && !asked.won;
+    if taken && active(Fault::GrantTwoVotes) {
+        return Ok(());
+    }
+    if (epoch < promised.epoch || taken) && !active(Fault::ForgetFence) {
+        return Err(Code::StaleEpoch);
+    }
+    let voted = asked.won || epoch == promised.epoch;
+    let theirs = (asked.last_epoch, asked.log_end);
+    if state.config.electing && !voted && theirs < (view.last_epoch(), view.log_end()) {
+        return Err(Code::LogBehind);
+    }
+    Ok(())
 }
 
 /// The save that must come before `asked` may be answered.

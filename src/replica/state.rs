@@ -6,8 +6,9 @@
 //! next.
 
 use super::Config;
+use super::election::Election;
 use super::output::{Output, Promise, SaveToken};
-use crate::types::{BlockNo, ConnectionId, Epoch, NodeId};
+use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
 use crate::wire::body::{Body, CreditLimits, Nack, ReplicaMemory};
 use crate::wire::code::Code;
 use crate::wire::message::Message;
@@ -26,6 +27,9 @@ pub struct State {
     pub failed: bool,
     /// What an epoch that cannot be opened waits for; empty if it does not wait.
     pub waits_for: String,
+    /// The latest time that any input named.
+    pub clock: Time,
+    pub election: Election,
     pub out: VecDeque<Output>,
     next_token: u64,
 }
@@ -37,6 +41,7 @@ impl State {
             leader: None,
             memory: ReplicaMemory::Blank,
         };
+        let election = Election::new(&config);
         State {
             config,
             promise,
@@ -45,6 +50,8 @@ impl State {
             started: false,
             failed: false,
             waits_for: String::new(),
+            clock: Time(0),
+            election,
             out: VecDeque::new(),
             next_token: 0,
         }
@@ -68,7 +75,10 @@ impl State {
 
     /// Whether `peer` may open epochs of this log.
     pub fn may_lead(&self, peer: NodeId) -> bool {
-        peer == self.config.leader
+        match self.config.electing {
+            true => peer != self.config.node && self.config.members.contains(&peer),
+            false => peer == self.config.leader,
+        }
     }
 
     pub fn is_whole(&self) -> bool {

@@ -36,6 +36,11 @@ pub trait LogView {
     /// first of them (the clock's start if there is none); none if that is no longer remembered.
     fn rest_from(&self, from: BlockNo) -> Option<(u64, Tick)>;
 
+    /// Whether all that was accepted is in sealed blocks.
+    fn is_sealed(&self) -> bool {
+        true
+    }
+
     /// Epoch of the last block; 0 if there never was one.
     fn last_epoch(&self) -> Epoch {
         let last = self.log_end().previous();

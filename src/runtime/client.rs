@@ -13,7 +13,7 @@ use super::status;
 use crate::config::{self, Config};
 use crate::limits;
 use crate::shard::{Event, Request};
-use crate::types::{Level, LogId, ReadLevel, ShardId};
+use crate::types::{Level, LogId, NodeId, ReadLevel, ShardId};
 use crate::wire::body::{Append, Body, Find, MetadataOk, NodeAddress, PROTOCOL, Read, StatusOk};
 use crate::wire::code::Code;
 use std::collections::btree_map::Entry;
@@ -346,6 +346,12 @@ fn metadata(core: &Core) -> MetadataOk {
     let logs: Vec<LogId> = shards.map(|shard| LogId { origin, shard }).collect();
     let open = core.open_epochs();
     let epoch = |log: &LogId| open.get(log).copied().unwrap_or_default();
+    let known = core.leaders();
+    let placed = |log: &LogId| match cluster.election {
+        true => NodeId(0),
+        false => cluster.leader(*log),
+    };
+    let leader = |log: &LogId| known.get(log).copied().unwrap_or(placed(log));
     let (default_level, default_read_level) = match cluster.kind {
         config::Kind::Set => (Level::Quorum, ReadLevel::Committed),
         config::Kind::Mesh => (Level::Leader, ReadLevel::Local),
@@ -358,7 +364,7 @@ fn metadata(core: &Core) -> MetadataOk {
         max_batch_bytes: log.max_batch_bytes as u32,
         max_batch_records: log.max_block_records,
         nodes: cluster.nodes.iter().map(address).collect(),
-        leaders: logs.iter().map(|log| cluster.leader(*log)).collect(),
+        leaders: logs.iter().map(leader).collect(),
         epochs: logs.iter().map(epoch).collect(),
         origin,
         origins: cluster.origins(),

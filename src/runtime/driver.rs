@@ -167,6 +167,10 @@ impl Core {
     }
 
     /// Whether an operator has paused the link of a log with `peer`; none if there is none.
+    pub(super) fn can_hand_over(&self, log: usize, to: NodeId) -> Option<bool> {
+        self.shards.borrow()[log].shard.can_promote(to)
+    }
+
     pub(super) fn is_link_paused(&self, log: usize, peer: NodeId) -> Option<bool> {
         self.shards.borrow()[log].shard.is_link_paused(peer)
     }
@@ -194,6 +198,22 @@ impl Core {
             }
         }
         open
+    }
+
+    /// Who leads each log, as far as this node knows: from the same sources.
+    pub(super) fn leaders(&self) -> BTreeMap<LogId, NodeId> {
+        let mut leaders = BTreeMap::new();
+        for (log, local) in self.logs.iter().zip(self.shards.borrow().iter()) {
+            leaders.extend(local.shard.leader().map(|leader| (*log, leader)));
+        }
+        for (index, published) in self.node.published.iter().enumerate() {
+            if index != self.index {
+                let published = published.read();
+                let known = published.iter();
+                leaders.extend(known.filter_map(|status| Some((status.log, status.leader?))));
+            }
+        }
+        leaders
     }
 
     /// A buffer may have been let go of by somebody other than a shard.

@@ -128,6 +128,7 @@ fn shard_config(node: &Node, log: LogId) -> ShardConfig {
         initial_credit_bytes: config.link.initial_credit_bytes,
         rpc_timeout_us: config.link.rpc_timeout_ms * 1000,
         retry_backoff_us: config.link.retry_backoff_ms * 1000,
+        election_timeout_us: config.cluster.election_timeout_ms * 1000,
         ..LinkConfig::default()
     };
     let wal = WalConfig {
@@ -149,11 +150,21 @@ fn shard_config(node: &Node, log: LogId) -> ShardConfig {
     ShardConfig {
         node: config.node.id,
         leader: config.cluster.leader(log),
+        electing: config.cluster.election,
+        seed: started_at(),
         mesh: config.cluster.kind == Kind::Mesh,
         wal,
         link,
         new_member: node.new_member,
     }
+}
+
+/// When this process asked, nanoseconds: nodes that are started together differ in it, so their
+/// election timeouts do as well.
+fn started_at() -> u64 {
+    let now = std::time::SystemTime::now();
+    let since = now.duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
 }
 
 fn start_tasks(core: &Rc<Core>, eventfd: OwnedFd) {

@@ -335,7 +335,10 @@ fn may_send(connection: &Connection, body: &Body) -> bool {
         // Both sides of a control connection may lead logs. Without one, heartbeats take the data
         // connection.
         (_, Body::Ping(_) | Body::Pong(_)) => true,
-        (Channel::Data, Body::Where(_) | Body::Replicate(_) | Body::Fetch(_)) => !dialed,
+        (
+            Channel::Data,
+            Body::Where(_) | Body::Replicate(_) | Body::Fetch(_) | Body::TakeOver(_),
+        ) => !dialed,
         (
             Channel::Data,
             Body::Position(_)

@@ -7,7 +7,7 @@ use super::connection::{Connection, Kind};
 use super::driver::Core;
 use crate::limits::FRAME_HEADER;
 use crate::shard::Event;
-use crate::snapshot::{CoreReport, LinkUsage, Order, ShardUsage};
+use crate::snapshot::{CoreReport, LinkUsage, Order, ShardUsage, Wish};
 use crate::types::NodeId;
 use crate::wire::body::Channel;
 use crate::wire::frame::FrameHeader;
@@ -39,19 +39,27 @@ impl Core {
     /// Carries out what operators have ordered.
     pub(super) fn take_orders(&self) {
         while let Some(order) = self.node.mailboxes[self.index].take() {
-            let Order {
-                peer,
-                pause,
-                answer,
-            } = order;
+            let Order { wish, answer } = order;
             let mut done = Vec::new();
             for (index, log) in self.logs().iter().enumerate() {
-                if let Some(paused) = self.is_link_paused(index, peer) {
-                    done.push((*log, paused != pause));
-                    if paused != pause {
-                        tracing::info!(%log, %peer, pause, "an operator's order for the link");
-                        self.deliver(index, Event::PauseLink { peer, pause });
+                let (changes, event) = match wish {
+                    Wish::Pause { peer, pause } => {
+                        let paused = self.is_link_paused(index, peer);
+                        let changes = paused.map(|paused| paused != pause);
+                        (changes, Event::PauseLink { peer, pause })
                     }
+                    Wish::Promote { shard, .. } if log.shard != shard => continue,
+                    Wish::Promote { to, .. } => {
+                        (self.can_hand_over(index, to), Event::Promote { to })
+                    }
+                };
+                let Some(changes) = changes else {
+                    continue;
+                };
+                done.push((*log, changes));
+                if changes {
+                    tracing::info!(%log, ?wish, "an operator's order");
+                    self.deliver(index, event);
                 }
             }
             // Whoever asked may have gone.

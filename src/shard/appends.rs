@@ -48,7 +48,10 @@ impl Shard {
         }
         match self.role() {
             Role::Failed => Some((Code::LogFailed, [0; 2])),
-            Role::Follower => Some((Code::NotLeader, [u64::from(self.replica.leader().0), 0])),
+            Role::Follower => match self.replica.leader() {
+                Some(leader) => Some((Code::NotLeader, [u64::from(leader.0), 0])),
+                None => Some((Code::NotReady, [0; 2])),
+            },
             Role::Recovering | Role::Opening => Some((Code::NotReady, [0; 2])),
             Role::Leader if self.log.is_full() => Some((Code::NoSpace, [0; 2])),
             Role::Leader => {
@@ -122,6 +125,9 @@ impl Shard {
 
     /// Puts the batch into the open block, or answers why never; false if there is no room yet.
     fn try_append(&mut self, now: Time, a: WaitingAppend, buffers: &mut dyn Buffers) -> bool {
+        if self.replica.hands_over() {
+            return false;
+        }
         let epoch = self.replica.epoch();
         match self.log.sequence_of(&a.half, a.client_crc) {
             Sequence::Next => {

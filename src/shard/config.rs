@@ -9,8 +9,13 @@ use crate::wal::config::Config as WalConfig;
 pub struct ShardConfig {
     /// This node.
     pub node: NodeId,
-    /// The member that configuration places as leader: the only one that opens epochs.
+    /// The member that configuration places as leader: the only one that opens epochs, or in an
+    /// electing set the preferred one.
     pub leader: NodeId,
+    /// Whether every member may lead: a set of at least three.
+    pub electing: bool,
+    /// What this node's election timeouts are drawn from.
+    pub seed: u64,
     /// Whether the log is one of a mesh: its leader is its origin for ever, and no follower cuts.
     pub mesh: bool,
     /// The WAL's settings, with the log and the members.
@@ -36,6 +41,10 @@ pub struct LinkConfig {
     pub heartbeat_us: u64,
     /// How long a starting leader waits for all members before a majority is enough.
     pub gather_us: u64,
+    /// Shortest time without a leader after which a member stands; the longest is twice that.
+    pub election_timeout_us: u64,
+    /// How long the preferred leader must have been caught up before it is handed the leadership.
+    pub handover_us: u64,
 }
 
 impl Default for LinkConfig {
@@ -47,6 +56,8 @@ impl Default for LinkConfig {
             retry_backoff_us: limits::RETRY_BACKOFF_MS * 1000,
             heartbeat_us: limits::HEARTBEAT_MS * 1000,
             gather_us: limits::GATHER_MS * 1000,
+            election_timeout_us: limits::ELECTION_TIMEOUT_MS * 1000,
+            handover_us: limits::HANDOVER_MS * 1000,
         }
     }
 }
@@ -62,6 +73,8 @@ impl ShardConfig {
         ShardConfig {
             node,
             leader,
+            electing: false,
+            seed: u64::from(node.0),
             mesh: false,
             wal: WalConfig::with_defaults(log, members),
             link: LinkConfig::default(),

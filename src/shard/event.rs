@@ -133,6 +133,11 @@ pub enum Event {
         /// Whether to pause.
         pause: bool,
     },
+    /// An operator wants `to` to lead the log, by a hand-over that no append fails by.
+    Promote {
+        /// Which member.
+        to: NodeId,
+    },
     /// A buffer of so many bytes was refused to somebody outside of the core, for example to a
     /// connection that wants to receive a run: gives back what is only kept.
     MemoryShort {

@@ -77,6 +77,10 @@ impl LogView for View<'_> {
         }
     }
 
+    fn is_sealed(&self) -> bool {
+        self.log.open_end_offset() == self.log.end_offset()
+    }
+
     fn held(&self, block: BlockNo) -> Option<(Epoch, u32)> {
         if let Some(header) = self.stashed(block) {
             return Some((header.epoch, header.header_crc));

@@ -162,6 +162,8 @@ impl Log {
             return;
         }
         if let Some(start) = cut.anew {
+            // Files that held nothing but what was cut are gone already.
+            self.segments.cut(cut.from, SEGMENT_HEADER as u64);
             return self.begin_anew(start);
         }
         let from = cut.from;

@@ -217,8 +217,9 @@ fn catch_up(leader: &mut Rig, follower: &mut Rig) {
 
 #[test]
 fn a_log_begins_anew_where_its_leaders_begins() {
-    // One that ends before, one that is empty, one that holds other blocks behind it.
-    for blocks in [7, 0, 17] {
+    // One that ends before, one that is empty, two that hold other blocks behind it, the last one
+    // whole files of them.
+    for blocks in [7, 0, 17, 40] {
         let (mut leader, mut follower) = (leader(), follower(blocks));
         let start = leader.log.log_start();
         follower.log.reset(start);

@@ -363,7 +363,7 @@ impl Rig {
                 0
             }
             DiskOp::Free { file, .. } => {
-                let id = self.open[&file];
+                let id = self.open.remove(&file).expect("a file is freed once");
                 self.disk.names.retain(|_, named| *named != id);
                 0
             }

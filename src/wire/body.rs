@@ -27,18 +27,20 @@
 //! | 0x18 | Status | client -> node | StatusOk, Error | |
 //! | 0x19 | StatusOk | node -> client | | JSON |
 //! | 0x1F | Error | any -> any | | |
+//! | 0x30 | TakeOver | leader -> replica | | |
 //!
 //! Fields stand in the order of the list below, little-endian, without gaps; a text or a list has
 //! its length as a u16 before it. A payload that is a run of blocks holds `used_len` bytes of each,
 //! in order; the receiver lays each at a multiple of 4096 and zeroes the padding. All positions are
 //! in blocks and exclusive unless a name says offset.
 
+use super::field::Field;
 use super::frame;
-use crate::limits::{EPOCH_MAX, FRAME_HEADER, POSITION_MAX};
+use crate::limits::FRAME_HEADER;
 use crate::types::{BlockNo, Epoch, LogId, NodeId, Offset, OriginId};
 
 /// Version of the protocol, exchanged in Hello and Metadata (S-187).
-pub const PROTOCOL: u16 = 3;
+pub const PROTOCOL: u16 = 4;
 
 /// Limits that a receiver grants: absolute, cumulative per link and connection, never lowered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,143 +96,6 @@ pub struct NodeAddress {
 /// Foreign bytes that do not parse as the body their type says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyError;
-
-trait Field: Sized {
-    fn put(&self, out: &mut Vec<u8>);
-    fn take(from: &mut &[u8]) -> Result<Self, BodyError>;
-}
-
-macro_rules! integer_fields {
-    ($($ty:ty),*) => {$(
-        impl Field for $ty {
-            fn put(&self, out: &mut Vec<u8>) {
-                out.extend_from_slice(&self.to_le_bytes());
-            }
-            fn take(from: &mut &[u8]) -> Result<$ty, BodyError> {
-                let (head, rest) = from.split_first_chunk().ok_or(BodyError)?;
-                *from = rest;
-                Ok(<$ty>::from_le_bytes(*head))
-            }
-        }
-    )*};
-}
-integer_fields!(u8, u16, u32, u64);
-
-macro_rules! newtype_fields {
-    ($($ty:ident),*) => {$(
-        impl Field for $ty {
-            fn put(&self, out: &mut Vec<u8>) {
-                self.0.put(out);
-            }
-            fn take(from: &mut &[u8]) -> Result<$ty, BodyError> {
-                Ok($ty(Field::take(from)?))
-            }
-        }
-    )*};
-}
-newtype_fields!(NodeId, Offset, OriginId);
-
-macro_rules! bounded_fields {
-    ($($ty:ident $most:expr;)*) => {$(
-        impl Field for $ty {
-            fn put(&self, out: &mut Vec<u8>) {
-                self.0.put(out);
-            }
-            fn take(from: &mut &[u8]) -> Result<$ty, BodyError> {
-                let number = Field::take(from)?;
-                if number > $most { Err(BodyError) } else { Ok($ty(number)) }
-            }
-        }
-    )*};
-}
-// Nodes count with these numbers of their peers. An offset that a client asks for may be any: it
-// is compared, and answered `OutOfRange`.
-bounded_fields! {
-    BlockNo POSITION_MAX;
-    Epoch EPOCH_MAX;
-}
-
-/// Lengths of texts and lists are u16. The limits of the cluster keep every body below
-/// `FRAME_BODY`, so a longer one is a bug here.
-fn put_len(len: usize, out: &mut Vec<u8>) {
-    let len = u16::try_from(len).expect("bodies are bounded by FRAME_BODY");
-    len.put(out);
-}
-
-macro_rules! enum_fields {
-    ($($ty:ident { $($name:ident = $number:literal),* })*) => {$(
-        impl Field for $ty {
-            fn put(&self, out: &mut Vec<u8>) {
-                let number: u8 = match self { $($ty::$name => $number,)* };
-                number.put(out);
-            }
-            fn take(from: &mut &[u8]) -> Result<$ty, BodyError> {
-                match u8::take(from)? { $($number => Ok($ty::$name),)* _ => Err(BodyError) }
-            }
-        }
-    )*};
-}
-enum_fields! {
-    Channel { Data = 1, Control = 2 }
-    PauseReason { SlowDisk = 1, HighLoad = 2, Manual = 3 }
-    ReplicaMemory { Whole = 0, Lost = 1, Blank = 2 }
-}
-
-impl Field for CreditLimits {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.records.put(out);
-        self.bytes.put(out);
-    }
-    fn take(from: &mut &[u8]) -> Result<CreditLimits, BodyError> {
-        Ok(CreditLimits {
-            records: Field::take(from)?,
-            bytes: Field::take(from)?,
-        })
-    }
-}
-
-impl Field for String {
-    fn put(&self, out: &mut Vec<u8>) {
-        put_len(self.len(), out);
-        out.extend_from_slice(self.as_bytes());
-    }
-    fn take(from: &mut &[u8]) -> Result<String, BodyError> {
-        let len = usize::from(u16::take(from)?);
-        let (head, rest) = from.split_at_checked(len).ok_or(BodyError)?;
-        *from = rest;
-        Ok(core::str::from_utf8(head)
-            .map_err(|_| BodyError)?
-            .to_owned())
-    }
-}
-
-impl Field for NodeAddress {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.node.put(out);
-        self.address.put(out);
-        self.cores.put(out);
-    }
-    fn take(from: &mut &[u8]) -> Result<NodeAddress, BodyError> {
-        let (node, address) = (Field::take(from)?, Field::take(from)?);
-        Ok(NodeAddress {
-            node,
-            address,
-            cores: Field::take(from)?,
-        })
-    }
-}
-
-impl<T: Field> Field for Vec<T> {
-    fn put(&self, out: &mut Vec<u8>) {
-        put_len(self.len(), out);
-        self.iter().for_each(|item| item.put(out));
-    }
-    fn take(from: &mut &[u8]) -> Result<Vec<T>, BodyError> {
-        let len = usize::from(u16::take(from)?);
-        // Grows as items are found, so a length that lies sets nothing aside.
-        (0..len).map(|_| T::take(from)).collect()
-    }
-}
 
 macro_rules! frames {
     ($($(#[$doc:meta])* $name:ident $number:literal {
@@ -354,6 +219,11 @@ frames! {
         log_end: BlockNo,
         /// Every configured node said that it is blank: the log is new.
         founding: u8,
+        /// Epoch of the leader's last block; 0 if it holds none. A vote in an election is given to
+        /// a log at least as up to date only.
+        last_epoch: Epoch,
+        /// A majority has promised the epoch to this leader: this is no vote any more.
+        won: u8,
     }
     /// What a replica holds.
     Position 0x04 {
@@ -373,6 +243,8 @@ frames! {
         log_start: BlockNo,
         /// What it remembers.
         memory: ReplicaMemory,
+        /// It leads, or hears a leader other than the asking node: no election is due.
+        hears_leader: u8,
         /// Credit it grants on this connection.
         limits: CreditLimits,
     }
@@ -511,8 +383,8 @@ frames! {
         max_batch_records: u32,
         /// The cluster's nodes.
         nodes: Vec<NodeAddress>,
-        /// Leader of each shard's log, as placed: in a set of the log of the set, in a mesh of that
-        /// of this node's own origin.
+        /// Leader of each shard's log as this node knows it, 0 if it knows none: in a set of the
+        /// log of the set, in a mesh of that of this node's own origin.
         leaders: Vec<NodeId>,
         /// Epoch that this leader has open as this node knows; 0: it takes no appends yet.
         epochs: Vec<Epoch>,
@@ -586,6 +458,12 @@ frames! {
         detail: u64,
         /// A second number where the code has two.
         detail_two: u64,
+    }
+    /// The leader holds its appends back and the receiver has all its blocks: it is to open the
+    /// next epoch at once.
+    TakeOver 0x30 {
+        /// Epoch of the leader.
+        epoch: Epoch,
     }
 }
 

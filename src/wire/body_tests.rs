@@ -1,7 +1,7 @@
 //! Tests of the typed bodies: golden bytes of every frame, round trips, foreign bytes.
 
 use super::*;
-use crate::limits::{FRAME_BODY, MAX_NODES, MAX_SHARDS};
+use crate::limits::{EPOCH_MAX, FRAME_BODY, MAX_NODES, MAX_SHARDS, POSITION_MAX};
 use crate::types::ShardId;
 use crate::wire::golden;
 use proptest::prelude::*;
@@ -55,6 +55,8 @@ fn node_bodies() -> Vec<Body> {
             epoch: E1,
             log_end: B1,
             founding: 1,
+            last_epoch: E2,
+            won: 1,
         }
         .into(),
         Position {
@@ -66,6 +68,7 @@ fn node_bodies() -> Vec<Body> {
             committed_end: B3,
             log_start: B4,
             memory: ReplicaMemory::Lost,
+            hears_leader: 1,
             limits: LIMITS,
         }
         .into(),
@@ -205,6 +208,7 @@ fn client_bodies() -> Vec<Body> {
             detail_two: 0xf1f2_f3f4_f5f6_f7f8,
         }
         .into(),
+        TakeOver { epoch: E1 }.into(),
     ]
 }
 

@@ -161,6 +161,9 @@ codes! {
     TooManyConnections 36 Elsewhere
         "the core of the node has as many connections as it takes",
         "share connections among producers and readers, or give the node more cores";
+    LogBehind 37 Final
+        "the log of the node that asks for the vote is behind the one here",
+        "none: a node whose log is at least as up to date leads";
     RetentionFull 40 Final
         "the log holds as many bytes as log.retention = hard allows",
         "raise log.retention_bytes, or set log.retention = fifo, and restart the node";

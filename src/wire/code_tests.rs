@@ -35,14 +35,14 @@ fn each_code_says_what_it_means_and_what_mends_it() {
 /// Numbers are never reused: what an older node or client knows keeps its meaning.
 #[test]
 fn published_numbers_keep_their_names() {
-    let names: Vec<&str> = (1..=36)
+    let names: Vec<&str> = (1..=37)
         .map(|number| Code::from_number(number).map_or("", Code::name))
         .collect();
     let published = "Unsupported WrongDirection BadFrame WrongVersion WrongCluster WrongNode \
         WrongFingerprint WrongCore NotLeader UnknownLog UnknownLevel BadBatch BadCrc EmptyBatch \
         TooLarge NotReady Overloaded LogFailed NoSpace Unknown OutOfRange Timeout StaleEpoch \
         OutOfSync Diverged OverCredit MemoryLost WrongMembers Stopping Replaced SequenceGap \
-        SequenceReused UnknownProducer ProducerFenced Truncated TooManyConnections";
+        SequenceReused UnknownProducer ProducerFenced Truncated TooManyConnections LogBehind";
     assert_eq!(names.join(" "), published);
 }
 

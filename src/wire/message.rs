@@ -56,7 +56,7 @@ messages! {
         "this node leads the log from now on",
         "";
     EpochWaits 2 Info
-        "the placed leader cannot open an epoch yet: too few members answer",
+        "this node cannot open an epoch yet: too few members answer",
         "if it lasts, see why the other nodes do not answer";
     EpochLost 3 Warn
         "this node leads the log no more; appends that waited end as Unknown",
@@ -137,6 +137,15 @@ messages! {
     LogAdopted 28 Warn
         "an operator said that what the log holds is all there was",
         "none";
+    ElectionBegins 29 Warn
+        "no leader is heard: this node asks the other members for their votes",
+        "if it lasts, see why the other nodes do not answer";
+    MajorityLost 30 Error
+        "this leader was not heard by a majority of the members and leads no more",
+        "see whether those nodes run and the network between them";
+    HandOver 31 Info
+        "the leadership is handed to another member, or was not taken over in time",
+        "";
 }
 
 impl Message {

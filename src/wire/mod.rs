@@ -16,6 +16,7 @@ pub mod record;
 pub mod segment;
 
 mod bytes;
+mod field;
 #[cfg(test)]
 mod golden;
 

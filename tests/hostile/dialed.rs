@@ -112,6 +112,7 @@ impl Listening {
             committed_end: nothing,
             log_start: nothing,
             memory: ReplicaMemory::Whole,
+            hears_leader: 0,
             limits: CreditLimits::default(),
         };
         for last_epoch in [0, 1, 1 << 30, 1 << 31] {

@@ -182,7 +182,8 @@ pub fn owed(fate: &Fate, first: bool) -> Option<Owed> {
         | Body::AppendOk(_)
         | Body::ReadOk(_)
         | Body::FindOk(_)
-        | Body::StatusOk(_) => Owed::End(Code::WrongDirection),
+        | Body::StatusOk(_)
+        | Body::TakeOver(_) => Owed::End(Code::WrongDirection),
     })
 }
 
@@ -203,6 +204,7 @@ pub fn is_about_a_request(code: Code) -> bool {
             | Code::OverCredit
             | Code::MemoryLost
             | Code::LogFailed
+            | Code::LogBehind
     )
 }
 

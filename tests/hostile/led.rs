@@ -158,6 +158,8 @@ fn asks(epoch: Epoch) -> Where {
         epoch,
         log_end: BlockNo(0),
         founding: 0,
+        last_epoch: Epoch(0),
+        won: 0,
     }
 }
 

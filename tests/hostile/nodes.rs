@@ -68,7 +68,7 @@ impl Nodes {
     fn spawn(&self, node: usize) -> Node {
         let mut text = format!(
             "[node]\nid = {}\ndata_dir = {:?}\n[cores]\ncount = {CORES}\n\
-             [cluster]\nid = {CLUSTER}\nshards = {}\n\
+             [cluster]\nid = {CLUSTER}\nshards = {}\nelection = false\n\
              [link]\nretry_backoff_ms = 5\n[log]\nsegment_bytes = 4194304\n",
             node + 1,
             self.data(node),

@@ -83,8 +83,10 @@ impl Cluster {
 
     fn write_config(&self, node: usize) {
         let mut text = format!(
-            "[node]\nid = {node}\ndata_dir = {:?}\n[cluster]\nid = {CLUSTER}\n",
-            self.data(node)
+            "[node]\nid = {node}\ndata_dir = {:?}\nadmin = \"127.0.0.1:{}\"\n\
+             admin_control = true\n[cluster]\nid = {CLUSTER}\n",
+            self.data(node),
+            ports::reserve(1)
         );
         for (index, address) in self.addresses.iter().enumerate() {
             text.push_str(&format!(
@@ -136,6 +138,19 @@ impl Cluster {
                 self.wait_until_closed(node);
             }
         }
+    }
+
+    /// Stops (`SIGSTOP`) a node's process where it is, or lets it go on.
+    pub fn freeze(&self, node: usize, frozen: bool) {
+        let child = self.nodes[node - 1].as_ref().expect("the node runs");
+        signal(child, if frozen { libc::SIGSTOP } else { libc::SIGCONT });
+    }
+
+    /// Waits until a node says that it leads a shard.
+    pub fn wait_until_leads(&self, node: usize, shard: usize, limit: Duration) {
+        wait_until("the node leads", limit, || {
+            self.roles(node).get(shard).map(String::as_str) == Some("leader")
+        });
     }
 
     /// Stops a node cleanly.

@@ -212,7 +212,7 @@ impl World {
         self.report.count("blank_disk", 1);
         self.crash_for_a_while(node, true);
         self.blank_disk(node);
-        if node == self.options.leader {
+        if node == self.leader() {
             self.checker.leader_lost_memory();
         }
     }

@@ -34,6 +34,8 @@ pub struct Holders {
     pub leader: bool,
     /// Nodes, the leader among them, whose disks held that very block and all before it.
     pub nodes: usize,
+    /// Whether another node was already seen to lead in a later epoch.
+    pub overtaken: bool,
 }
 
 /// What a node says of its positions, at one moment.
@@ -88,7 +90,10 @@ pub struct Checker {
     marks: BTreeMap<usize, Marks>,
     /// Nodes whose durable end went back: a cut, which they must count before it moves on.
     cutting: BTreeMap<usize, Marks>,
-    /// Rises when a leader lost its memory: earlier `leader` acks may be gone then.
+    /// Who was seen to lead in which epoch.
+    leaders: BTreeMap<u32, usize>,
+    /// Rises when a leader lost its memory or another node led: earlier `leader` acks may be gone
+    /// then.
     pub(super) memory_losses: u64,
 }
 
@@ -106,6 +111,7 @@ impl Checker {
             written: BTreeMap::new(),
             marks: BTreeMap::new(),
             cutting: BTreeMap::new(),
+            leaders: BTreeMap::new(),
             memory_losses: 0,
         }
     }
@@ -197,6 +203,40 @@ impl Checker {
         self.memory_losses += 1;
     }
 
+    /// A node leads in an epoch: nobody else ever does.
+    pub fn leader_seen(&mut self, node: usize, epoch: u32) -> Checked {
+        let last = self.newest_leader();
+        let first = *self.leaders.entry(epoch).or_insert(node);
+        if self.newest_leader() != last && last.is_some() {
+            self.memory_losses += 1;
+        }
+        ensure(first == node, Name::TwoLeaders, || {
+            format!("nodes {first} and {node} both lead in epoch {epoch}")
+        })
+    }
+
+    /// The node that led in the highest epoch seen.
+    pub fn newest_leader(&self) -> Option<usize> {
+        self.leaders.last_key_value().map(|(_, node)| *node)
+    }
+
+    /// Epochs that were seen to be led, and how often by another node than the one before.
+    pub fn elections(&self) -> [u64; 2] {
+        let nodes: Vec<usize> = self.leaders.values().copied().collect();
+        let changes = nodes.windows(2).filter(|pair| pair[0] != pair[1]);
+        [nodes.len() as u64, changes.count() as u64]
+    }
+
+    /// The node that led in this epoch, if one was seen to.
+    pub fn leader_of(&self, epoch: u32) -> Option<usize> {
+        self.leaders.get(&epoch).copied()
+    }
+
+    /// Whether somebody led in an epoch above this one.
+    pub fn is_overtaken(&self, epoch: u32) -> bool {
+        self.leaders.range(epoch + 1..).next().is_some()
+    }
+
     /// A node acknowledges an append. `holders` is what the disks hold at this very moment.
     pub fn append_acked(&mut self, id: BatchId, ack: Ack, holders: Holders) -> Checked {
         let sent = self.sent[&id];
@@ -208,7 +248,7 @@ impl Checker {
         ensure(enough, name, || {
             format!("{id:?} {ack:?}: durable on {} node(s) only", holders.nodes)
         })?;
-        self.note_ack(id, ack)?;
+        self.note_ack(id, ack, holders.overtaken)?;
         let range = (
             ack.base_offset,
             ack.base_offset + u64::from(sent.record_count),
@@ -229,11 +269,11 @@ impl Checker {
         Ok(())
     }
 
-    /// Batches of a producer that stand in the way of an acknowledged one, and may be gone. More
+    /// Batches of a session that stand in the way of an acknowledged one, and may be gone. More
     /// than a few are never sent again.
     fn overlapping(&self, id: BatchId, range: (u64, u64)) -> Vec<u32> {
         let sent = self.sent[&id];
-        let Some(session) = self.sessions.get(&sent.session).filter(|_| sent.retried) else {
+        let Some(session) = self.sessions.get(&sent.session) else {
             return Vec::new();
         };
         let before = session.range(..id.sequence).rev().take(16);
@@ -263,9 +303,11 @@ impl Checker {
 
     /// The batch is acknowledged: for the first time, or again at the same place. Another place is
     /// only right if what the first answer promised may be gone.
-    fn note_ack(&mut self, id: BatchId, ack: Ack) -> Checked {
+    fn note_ack(&mut self, id: BatchId, ack: Ack, overtaken: bool) -> Checked {
         let sent = self.sent[&id];
-        let before = self.acked.insert(id, (ack, self.memory_losses));
+        // What an overtaken leader says at `leader` may be gone already.
+        let losses = self.memory_losses.saturating_sub(u64::from(overtaken));
+        let before = self.acked.insert(id, (ack, losses));
         let Some((first, losses)) = before else {
             return Ok(());
         };

@@ -18,6 +18,7 @@ use std::rc::Rc;
 const ALL: Holders = Holders {
     leader: true,
     nodes: 3,
+    overtaken: false,
 };
 
 fn id(sequence: u32) -> BatchId {
@@ -235,10 +236,12 @@ fn early_answers_are_found() {
     let few = Holders {
         leader: true,
         nodes: 1,
+        overtaken: false,
     };
     let not_leader = Holders {
         leader: false,
         nodes: 0,
+        overtaken: false,
     };
     let mut checker = history();
     let leader = checker.append_acked(id(0), ack(Level::Leader, 0), few);

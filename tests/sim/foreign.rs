@@ -107,6 +107,8 @@ impl Lone {
             epoch: Epoch(epoch),
             log_end: BlockNo(0),
             founding: 1,
+            last_epoch: Epoch(0),
+            won: 0,
         };
         self.say(body.into(), None);
         match self.said.pop() {

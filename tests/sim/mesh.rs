@@ -67,6 +67,7 @@ pub fn swarm(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut options = Options::of_seed(&mut rng);
     options.members = 2 + rng.index(2);
     options.mesh = true;
+    options.electing = false;
     let faults = plan(&options, &mut rng);
     each_origin(&options, &mut rng, &trace, |world| {
         for planned in &faults {
@@ -85,6 +86,7 @@ pub fn partition(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut rng = Rng::new(seed);
     let mut options = Options::quiet(2 + (seed % 2) as usize);
     options.mesh = true;
+    options.electing = false;
     options.client_every_us = 3_000;
     each_origin(&options, &mut rng, &trace, |world| {
         world.wait_for_leader()?;
@@ -127,6 +129,7 @@ pub fn lost_disk(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut rng = Rng::new(seed);
     let mut options = Options::quiet(2 + (seed % 2) as usize);
     options.mesh = true;
+    options.electing = false;
     each_origin(&options, &mut rng, &trace, |world| {
         world.wait_for_leader()?;
         world.run_for(300_000)?;

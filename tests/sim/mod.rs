@@ -29,6 +29,7 @@ pub mod rest;
 pub mod rng;
 pub mod runs;
 pub mod scenarios;
+pub mod scenarios_election;
 #[cfg(feature = "node")]
 pub mod scenarios_links;
 pub mod scenarios_loss;

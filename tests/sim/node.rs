@@ -16,7 +16,7 @@ use millrace::limits::CHECKPOINT_COPY;
 use millrace::shard::{Event, Shard, ShardConfig};
 use millrace::types::{ConnectionId, FileId, LogId, NodeId, OriginId, ShardId, Time};
 use millrace::wal::op::{DiskOp, FileName};
-use millrace::wire::checkpoint::{self, Memory};
+use millrace::wire::checkpoint::{self, Checkpoint, Memory};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The log of every run.
@@ -164,12 +164,22 @@ impl Node {
 
     /// Whether its disk holds a checkpoint that says that nothing was forgotten.
     pub fn remembers(&self) -> bool {
+        let newest = self.checkpoint();
+        newest.is_some_and(|copy| copy.memory == Memory::Whole)
+    }
+
+    /// The epoch that it has promised, and to whom, as its disk says.
+    pub fn promise(&self) -> Option<(u32, Option<NodeId>)> {
+        let newest = self.checkpoint();
+        newest.map(|copy| (copy.promised.0, copy.vote))
+    }
+
+    fn checkpoint(&self) -> Option<Checkpoint> {
         let pages = self.disk.durable_content(FileName::Checkpoint);
         let bytes = pages.expect("always there").read(0, 2 * CHECKPOINT_COPY);
         let (one, two) = bytes.split_at(CHECKPOINT_COPY);
         let sound = [checkpoint::read(one), checkpoint::read(two)];
-        let newest = sound.into_iter().flatten().max_by_key(|copy| copy.sequence);
-        newest.is_some_and(|copy| copy.memory == Memory::Whole)
+        sound.into_iter().flatten().max_by_key(|copy| copy.sequence)
     }
 
     /// Starts a process on what the disk holds.
@@ -200,6 +210,8 @@ impl Node {
         let (me, leader) = (node_id(self.index), node_id(options.leader));
         let mut config = ShardConfig::with_defaults(me, leader, LOG, members);
         config.link = options.link;
+        config.electing = options.electing;
+        config.seed = options.election_seed.wrapping_add(self.run << 8);
         config.mesh = options.mesh;
         config.new_member = self.new_member;
         config.wal.segment_bytes = options.disk.segment_bytes;

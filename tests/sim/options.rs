@@ -81,6 +81,10 @@ pub struct Options {
     pub members: usize,
     /// Which of them is placed as leader.
     pub leader: usize,
+    /// Whether every member may lead, and that one is only the preferred one.
+    pub electing: bool,
+    /// What election timeouts are drawn from.
+    pub election_seed: u64,
     /// Whether the log is one of a mesh, and the leader its origin.
     pub mesh: bool,
     /// Virtual length of the fault phase, microseconds.
@@ -131,6 +135,8 @@ impl Options {
         Options {
             members,
             leader: 0,
+            electing: false,
+            election_seed: 0,
             mesh: false,
             fault_phase_us: 2_000_000,
             fault_every_us: 500_000,
@@ -153,6 +159,8 @@ impl Options {
                 retry_backoff_us: 50_000,
                 heartbeat_us: 30_000,
                 gather_us: 300_000,
+                election_timeout_us: 300_000,
+                handover_us: 400_000,
             },
             max_block_bytes: 16 << 10,
             max_batch_bytes: (16 << 10) - 128,
@@ -173,9 +181,11 @@ impl Options {
 
     /// The options of a seed.
     pub fn of_seed(rng: &mut Rng) -> Options {
-        let members = if rng.below(10) == 0 { 1 } else { 3 };
+        let members = *rng.pick(&[1, 3, 3, 3, 3, 3, 3, 3, 5, 5]);
         let mut options = Options::quiet(members);
         options.leader = rng.index(members);
+        options.electing = members >= 3 && rng.below(3) > 0;
+        options.election_seed = rng.next_u64();
         options.fault_phase_us = rng.between(1_500_000, 4_000_000);
         options.fault_every_us = *rng.pick(&[100_000, 250_000, 500_000]);
         options.faults = Fault::ALL.into_iter().filter(|_| rng.flip()).collect();
@@ -221,6 +231,8 @@ impl Options {
         self.client_window = *rng.pick(&[1, 4, 16]);
         self.client_every_us = *rng.pick(&[3_000, 10_000, 30_000]);
         self.link.heartbeat_us = *rng.pick(&[20_000, 50_000]);
+        self.link.election_timeout_us = *rng.pick(&[150_000, 300_000, 1_000_000]);
+        self.link.handover_us = *rng.pick(&[50_000, 400_000, 2_000_000]);
     }
 
     /// Whether this kind of fault happens in the run.

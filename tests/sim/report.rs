@@ -36,6 +36,8 @@ pub struct Report {
     pub outcome: Outcome,
     /// Blocks that nodes said they cut.
     pub blocks_cut: u64,
+    /// Epochs that a leader opened in electing sets, and how often it was another node than before.
+    pub elections: [u64; 2],
     /// Hash of the trace; of many runs, of the last one.
     pub trace_hash: u64,
 }
@@ -94,6 +96,8 @@ impl Report {
         self.outcome.batches += other.outcome.batches;
         self.outcome.records += other.outcome.records;
         self.blocks_cut += other.blocks_cut;
+        self.elections[0] += other.elections[0];
+        self.elections[1] += other.elections[1];
         self.trace_hash = other.trace_hash;
     }
 
@@ -125,6 +129,11 @@ impl fmt::Display for Report {
             f,
             "files given back: {}, logs begun anew: {}, reads below a log start: {}, searches: {}",
             self.freed, self.resets, self.below_start, self.finds
+        )?;
+        let [epochs, changes] = self.elections;
+        writeln!(
+            f,
+            "epochs by election: {epochs}, changes of the leader: {changes}"
         )?;
         write!(
             f,

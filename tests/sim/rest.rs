@@ -114,7 +114,8 @@ impl World {
             .map(Some)
     }
 
-    /// Whether a leader is open, and everybody has and knows everything.
+    /// Whether the placed leader leads (in an electing set the leadership comes back to it), and
+    /// everybody has and knows everything.
     pub fn at_rest(&mut self) -> Result<bool, Verdict> {
         let Some(statuses) = self.statuses()? else {
             return Ok(false);

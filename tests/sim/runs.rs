@@ -56,6 +56,7 @@ impl World {
     /// The run's report.
     pub fn finish(mut self) -> Report {
         let counts = self.net.counts;
+        self.report.elections = self.checker.elections();
         self.report.count("delay", counts.delays);
         self.report.count("head_flip", counts.head_flips);
         self.report.count("payload_flip", counts.payload_flips);

@@ -9,7 +9,7 @@ use super::network_parts::Outgoing;
 use super::node::{LOG, node_id};
 use super::report::Report;
 use super::rng::Rng;
-use super::scenarios::{FIRST, LEADER, Traced, small_blocks};
+use super::scenarios::{FIRST, LEADER, SECOND, Traced, small_blocks};
 use super::verdict::{Name, Verdict, ensure};
 use super::world::World;
 use millrace::limits::{BATCH_HEADER, BLOCK_HEADER};
@@ -65,6 +65,8 @@ fn asking(epoch: u32) -> Where {
         epoch: Epoch(epoch),
         log_end: BlockNo(0),
         founding: 0,
+        last_epoch: Epoch(0),
+        won: 0,
     }
 }
 
@@ -120,5 +122,40 @@ pub fn fenced_leader_is_powerless(seed: u64, trace: Traced) -> Result<Report, Ve
             node_id(LEADER)
         )
     })?;
+    Ok(world.finish())
+}
+
+/// Two candidates ask a voter for the same epoch, one after the other: its disk names the first one
+/// for ever.
+pub fn one_vote_an_epoch(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut options = small_blocks();
+    options.electing = true;
+    options.election_seed = seed;
+    // The voter does not stand meanwhile.
+    options.link.election_timeout_us = 60_000_000;
+    let mut world = World::new(options, Rng::new(seed), trace);
+    world.nodes[FIRST].new_member = true;
+    world.start_node(FIRST)?;
+    for candidate in [LEADER, SECOND] {
+        world.net.started(0, candidate);
+        world.run_for(50_000)?;
+        world
+            .net
+            .dial(world.now_us, candidate, FIRST, Channel::Data);
+        world.run_for(50_000)?;
+    }
+    for candidate in [LEADER, SECOND, LEADER] {
+        let connection = world.net.dialed_id(candidate, FIRST, Channel::Data);
+        // One that was refused, or is no longer followed, may have been closed.
+        if let Some(connection) = connection {
+            say(&mut world, connection, asking(5), &[]);
+        }
+        world.run_for(50_000)?;
+        let promise = world.nodes[FIRST].promise();
+        let first = Some((5, Some(node_id(LEADER))));
+        ensure(promise == first, Name::TwoLeaders, || {
+            format!("asked for epoch 5 by two candidates node {FIRST} promised {promise:?}")
+        })?;
+    }
     Ok(world.finish())
 }

@@ -33,6 +33,8 @@ pub enum Name {
     ReadWrong,
     /// A node knows other batches of a producer than the log holds, or judges a sequence wrongly.
     ProducersDiffer,
+    /// Two nodes led in one epoch, or one led that must not.
+    TwoLeaders,
     /// Something that must happen did not within its time.
     Stuck,
     /// An assertion of the code under test failed.
@@ -55,6 +57,7 @@ impl Name {
             Name::MemoryUnbounded => "memory_unbounded",
             Name::ReadWrong => "read_wrong",
             Name::ProducersDiffer => "producers_differ",
+            Name::TwoLeaders => "two_leaders",
             Name::Stuck => "stuck",
             Name::Panic => "panic",
         }

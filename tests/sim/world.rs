@@ -55,6 +55,10 @@ pub struct World {
     pub chaos: Chaos,
     /// Counts.
     pub report: Report,
+    /// Appends that each node acknowledged.
+    pub acks_by: Vec<u64>,
+    /// Refusals of appends, by the number of their code.
+    pub refusals: BTreeMap<u16, u64>,
     agenda: BTreeMap<(u64, u64), Task>,
     agenda_next: u64,
 }
@@ -137,6 +141,8 @@ impl World {
             checker: Checker::new(members),
             chaos: Chaos::new(rng.fork()),
             report: Report::default(),
+            acks_by: vec![0; members],
+            refusals: BTreeMap::new(),
             agenda: BTreeMap::new(),
             agenda_next: 0,
             options,
@@ -155,6 +161,14 @@ impl World {
         }
         self.after(0, Task::Control);
         Ok(())
+    }
+
+    /// The node that leads, as far as was seen; the placed one before any did.
+    pub fn leader(&self) -> usize {
+        match self.options.electing {
+            true => self.checker.newest_leader().unwrap_or(self.options.leader),
+            false => self.options.leader,
+        }
     }
 
     /// Starts a node's process.

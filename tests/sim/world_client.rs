@@ -37,11 +37,17 @@ impl World {
             return Ok(());
         }
         let misled = at.producer.as_ref().is_some_and(|side| side.misled);
-        let leaves = self.clients[client].rng.below(50) == 0 && self.clients_active;
+        let leader = self.leader();
+        let strays = session.is_some_and(|session| session.node != leader);
+        let stays = if strays && self.options.electing {
+            8
+        } else {
+            50
+        };
+        let leaves = self.clients[client].rng.below(stays) == 0 && self.clients_active;
         if leaves || misled {
             self.hang_up(client)?;
         }
-        let leader = self.options.leader;
         let at_leader = self.clients[client].rng.below(100) < 85 || !self.clients_active;
         let any = self.clients[client].rng.index(self.nodes.len());
         if !self.connect(client, if at_leader { leader } else { any }) {
@@ -369,6 +375,7 @@ impl World {
                 let holders = self.holders_of(node, id, &ack);
                 self.checker.append_acked(id, ack, holders)?;
                 self.report.acked[usize::from(level.number()) - 1] += 1;
+                self.acks_by[node] += 1;
                 Ok(())
             }
             Body::Error(error) => {
@@ -376,6 +383,8 @@ impl World {
                 ensure(code.is_some(), Name::Stuck, || {
                     format!("node {node} answers {id:?} with {error:?}, which is no code")
                 })?;
+                let refusals = self.refusals.entry(error.code);
+                *refusals.or_default() += 1;
                 if code == Some(Code::NoSpace) {
                     self.report.count("append_without_space", 1);
                 }
@@ -403,22 +412,22 @@ impl World {
             |batch: &BatchFacts| batch.id == Some(id) && batch.base_offset == ack.base_offset;
         let facts = facts.filter(|facts| facts.batches.iter().any(at_its_place));
         let process = self.nodes[node].process.as_ref().expect("it answered");
-        let start = process
-            .shard
-            .status(self.nodes[node].time(self.now_us))
-            .log_start
-            .0;
+        let status = process.shard.status(self.nodes[node].time(self.now_us));
+        let start = status.log_start.0;
+        let overtaken = self.checker.is_overtaken(status.epoch.0);
         let committed = self.checker.committed_block(ack.block);
         if committed.is_some_and(|it| it.batches.iter().any(at_its_place)) {
             // Committed before, by enough nodes; some may have trimmed it since: a retry.
             return Holders {
                 leader: facts.is_some() || ack.block < start,
                 nodes: self.nodes.len(),
+                overtaken,
             };
         }
         Holders {
             leader: facts.is_some(),
             nodes: facts.map_or(0, |facts| self.holders(facts)),
+            overtaken,
         }
     }
 

@@ -188,10 +188,14 @@ impl World {
 
     /// What a follower acknowledges is what the leader of that epoch has there.
     fn check_acked(&self, node: usize, ok: &ReplicateOk) -> Checked {
-        let leader = self.options.leader;
-        if self.checker.epoch_of(leader) != ok.epoch.0 {
+        let leader = match self.options.electing {
+            true => self.checker.leader_of(ok.epoch.0),
+            false => Some(self.options.leader),
+        };
+        let current = leader.filter(|leader| self.checker.epoch_of(*leader) == ok.epoch.0);
+        let Some(leader) = current else {
             return Ok(());
-        }
+        };
         let theirs = &self.nodes[leader].image;
         let end = ok.durable_end.0.min(theirs.end());
         let Some(last) = end.checked_sub(1).and_then(|last| theirs.chained(last)) else {
@@ -361,6 +365,9 @@ impl World {
             log_end: status.log_end.0,
             blocks_cut: status.counters.blocks_cut,
         };
+        if status.role == Role::Leader && self.options.electing {
+            self.checker.leader_seen(node, status.epoch.0)?;
+        }
         let disk_end = self.nodes[node].image.end();
         self.checker.marks_seen(node, marks, disk_end)?;
         let told = self.process(node).told_committed;
@@ -375,6 +382,10 @@ impl World {
 
     /// What a leader counts as held by its followers, against their disks.
     fn check_matched(&self, node: usize, status: &ShardStatus) -> Checked {
+        if self.checker.is_overtaken(status.epoch.0) {
+            // Followers of another leader may have cut what this one counts on.
+            return Ok(());
+        }
         let mine = &self.nodes[node].image;
         let live = |link: &&LinkView| link.status != LinkStatus::Disconnected;
         for link in status.links.iter().filter(live) {
@@ -469,7 +480,10 @@ impl World {
             return Ok(None);
         };
         if let (Body::Position(_), Some((_, peer, _))) = (&decoded.body, self.net.end(connection)) {
-            self.nodes[peer].before_loss = None;
+            // The leader knows from now on; who only asks for votes counts nothing.
+            if !self.options.electing || node == self.leader() {
+                self.nodes[peer].before_loss = None;
+            }
         }
         let mut payload = None;
         if let Some(laid_out) = decoded.payload {

@@ -1,0 +1,110 @@
+//! Planned hand-overs: the leadership goes to another member without an append that fails.
+//!
+//! The leader takes no more appends (its owner holds them back), waits until the other one has all
+//! its blocks and they are committed, and tells it to take over. If nothing has come of it within
+//! an election timeout it goes on as before. A leader that is not the preferred one hands over by
+//! itself once the preferred one has been caught up for a while. Read `election.rs` first.
+
+use super::leader::Leader;
+use super::progress::Stage;
+use super::state::State;
+use super::view::LogView;
+use crate::types::{NodeId, Time};
+use crate::wire::body::{ReplicaMemory, TakeOver};
+use crate::wire::message::Message;
+
+/// Blocks that a member may lack and still count as caught up.
+const CAUGHT_UP_BLOCKS: u64 = 64;
+
+/// A hand-over under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Handing {
+    pub(super) to: NodeId,
+    pub(super) until: Time,
+    told: bool,
+}
+
+impl Leader {
+    /// Begins to hand over to `to`. False if this node does not lead, or that one lags or is none
+    /// of the others.
+    pub(super) fn promote(
+        &mut self,
+        now: Time,
+        to: NodeId,
+        state: &mut State,
+        view: &dyn LogView,
+    ) -> bool {
+        if !self.can_promote(to, state, view) {
+            return false;
+        }
+        self.handing = Some(Handing {
+            to,
+            until: now.plus_us(state.config.election_timeout_us),
+            told: false,
+        });
+        let text = format!("{}: hands over to node {to}", state.config.log);
+        state.notice(Message::HandOver, text);
+        true
+    }
+
+    /// Whether a hand-over to `to` could begin now.
+    pub(super) fn can_promote(&self, to: NodeId, state: &State, view: &dyn LogView) -> bool {
+        let able = state.config.electing && self.is_open() && self.handing.is_none();
+        able && self.is_caught_up(to, view)
+    }
+
+    fn is_caught_up(&self, node: NodeId, view: &dyn LogView) -> bool {
+        let link = self.links.iter().find(|link| link.peer == node);
+        link.is_some_and(|link| {
+            link.stage >= Stage::Probing
+                && link.counts(self.epoch)
+                && link.stopped.is_none()
+                && !link.operator_pause
+                && link.peer_pause.is_none()
+                && link.peer_full.is_none()
+                && link.matched.0 + CAUGHT_UP_BLOCKS >= view.log_end().0
+        })
+    }
+
+    /// Goes on with a hand-over, or begins one to the preferred member.
+    pub(super) fn hand_over(&mut self, now: Time, state: &mut State, view: &dyn LogView) {
+        if !state.config.electing || !self.is_open() {
+            return;
+        }
+        let Some(handing) = self.handing else {
+            return self.prefer(now, state, view);
+        };
+        if now >= handing.until {
+            self.handing = None;
+            self.caught_up_since = None;
+            let (log, to) = (state.config.log, handing.to);
+            let text = format!("{log}: node {to} did not take over in time: goes on");
+            return state.notice(Message::HandOver, text);
+        }
+        let end = view.log_end();
+        let link = self.links.iter().find(|link| link.peer == handing.to);
+        let ready = link.filter(|link| {
+            link.matched == end && link.memory == ReplicaMemory::Whole && !handing.told
+        });
+        let all_there = view.is_sealed() && state.high_watermark == end;
+        if let Some(connection) = ready.and_then(|link| link.data).filter(|_| all_there) {
+            self.handing = Some(Handing {
+                told: true,
+                ..handing
+            });
+            state.send(connection, TakeOver { epoch: self.epoch });
+        }
+    }
+
+    fn prefer(&mut self, now: Time, state: &mut State, view: &dyn LogView) {
+        let preferred = state.config.leader;
+        if preferred == state.config.node || !self.is_caught_up(preferred, view) {
+            self.caught_up_since = None;
+            return;
+        }
+        let since = *self.caught_up_since.get_or_insert(now);
+        if now >= since.plus_us(state.config.handover_us) {
+            self.promote(now, preferred, state, view);
+        }
+    }
+}
