@@ -57,8 +57,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// Gives an order to a node's HTTP port and says what came of it.
 pub(super) fn order(address: &str, path: &str) -> Result<(), Failure> {
-    let (code, body) =
-        post(address, path).map_err(|error| Failure::Failed(format!("{address}: {}", in_time(error, PATIENCE))))?;
+    let failed = |error| Failure::Failed(format!("{address}: {}", in_time(error, PATIENCE)));
+    let (code, body) = post(address, path).map_err(failed)?;
     let answer: Value = serde_json::from_str(&body)
         .map_err(|_| Failure::Failed(format!("{address}: no answer of a node: {body}")))?;
     if code != 200 {

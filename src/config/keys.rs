@@ -69,7 +69,12 @@ pub const NODES: &str = "cluster.nodes";
 /// Variables of the environment that are no keys, and what reads them: the log's level, the tests'
 /// faults, and the program that `scripts/cluster` starts. Any other name behind `MILLRACE_` is
 /// taken for a key that is mistyped.
-pub const OTHER_VARIABLES: [&str; 3] = ["MILLRACE_LOG", "MILLRACE_FAULT", "MILLRACE_BIN"];
+pub const OTHER_VARIABLES: &[&str] = &[
+    "MILLRACE_LOG",
+    "MILLRACE_BIN",
+    #[cfg(feature = "faults")]
+    "MILLRACE_FAULT",
+];
 
 /// The name among all keys, or variables, that differs from this one in the fewest letters.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
