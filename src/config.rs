@@ -80,6 +80,9 @@ pub struct Cluster {
     pub election_timeout_ms: u64,
     /// Its nodes, by ascending id.
     pub nodes: Vec<NodeEntry>,
+    /// The files of its secret: none, one, or two while it is changed. What they hold is no part of
+    /// a configuration: see `runtime/secret.rs`.
+    pub secret_files: Vec<PathBuf>,
 }
 
 /// `cluster.kind`: how the nodes replicate.

@@ -89,6 +89,12 @@
 //!   one beside them or cannot hold as many blocks as they must: their headers are walked.
 //! * A core lets in more connections than clients may have, so that members of the cluster always
 //!   find a place; of clients those above the bound are told so.
+//! * Nodes prove the cluster's secret by challenge, in four frames between `Hello` and the first
+//!   one that counts, the dialing node first, so that strangers get nothing that was made with it
+//!   (`wire/trust.rs`). The frames behind are neither hidden nor sealed: that takes TLS. Clients
+//!   prove nothing. Every byte of the secret's file counts, a newline at its end too. Nodes with
+//!   and without a secret do not talk, so it comes and goes with a restart of all nodes.
+//! * The lack of a secret is told at the start where other machines reach a node of several.
 //! * The table of producers travels as a `local` batch, the first one of a segment's first block.
 
 #[cfg(feature = "node")]

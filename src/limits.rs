@@ -224,7 +224,14 @@ pub const HANDOFF_BYTES: usize = 4 * MAX_BLOCK_BYTES;
 /// that requests that wait for a log never hold them up.
 pub const HANDOFF_LANES: usize = 4;
 
-/// How long a new connection may take for its first frame, and a dialed one for the answer.
+/// Bytes of a cluster's secret: at least what HMAC-SHA-256 is worth, at most what is read of a file
+/// that was named by mistake.
+pub const SECRET_BYTES_MIN: usize = 32;
+/// See `SECRET_BYTES_MIN`.
+pub const SECRET_BYTES_MAX: usize = 4096;
+
+/// How long a new connection may take for its first frame, or for all up to the last proof if it is
+/// one between nodes; and a dialed one for the answers.
 pub const HANDSHAKE_MS: u64 = 5_000;
 
 /// How long a payload may take from its first byte to its last: its buffer is set aside meanwhile.

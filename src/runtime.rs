@@ -27,13 +27,16 @@ mod reader;
 mod refusals;
 mod report;
 mod ring;
+pub mod secret;
 mod server;
 mod spares;
 mod status;
+mod trust;
 mod twins;
 
 use crate::config::{Config, ConfigError};
 use crate::snapshot::{Board, Mailbox, Slot};
+use crate::wire::trust::Secrets;
 use executor::{BLOCKING_THREADS, Prepared};
 use files::Place;
 use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
@@ -88,14 +91,16 @@ pub fn serve(
     preflight::memlock(config.cores.count)?;
     let (pinned, cpus) = preflight::cpus(&config)?;
     let addresses = preflight::addresses(&config)?;
+    let secrets = secret::read(&config)?;
     preflight::data_directory(&config.node.data_dir)?;
     let lock = identity::lock(&config.node.data_dir)?;
     identity::check(&config, true)?;
+    secret::warn_of_none(&config, &addresses);
     let sockets: Result<Vec<Socket>, ConfigError> =
         addresses.into_iter().map(preflight::bind).collect();
     let sockets = sockets?;
     preflight::descriptors(config.cores.count);
-    let node = prepare_node(config, options, cpus, lock)?;
+    let node = prepare_node(config, options, (cpus, secrets), lock)?;
     let logs = prepare_logs(&node)?;
     metronome::start(node.metronomes.clone()).map_err(thread_refused)?;
     let spares = node.spares.clone();
@@ -123,7 +128,7 @@ fn thread_refused(error: std::io::Error) -> ConfigError {
 fn prepare_node(
     config: Config,
     options: ServeOptions,
-    cpus: Vec<usize>,
+    (cpus, secrets): (Vec<usize>, Option<Secrets>),
     lock: File,
 ) -> Result<Arc<Node>, ConfigError> {
     let directory = config.node.data_dir.join("spare");
@@ -140,6 +145,7 @@ fn prepare_node(
     let cores = config.cores.count;
     Ok(Arc::new(Node {
         fingerprint: config.fingerprint(),
+        secrets,
         lock,
         spares: Arc::new(spares),
         metronomes: (0..cores).map(|_| Arc::new(Metronome::default())).collect(),

@@ -26,6 +26,8 @@ mod nodes;
 mod settings;
 #[path = "hostile/tally.rs"]
 mod tally;
+#[path = "hostile/unproven.rs"]
+mod unproven;
 #[path = "hostile/wire.rs"]
 mod wire;
 
@@ -34,6 +36,7 @@ use dialed::Listening;
 use members::{Dialing, FOLLOWED};
 use nodes::{Held, Nodes, Witness, log};
 use tally::Tally;
+use unproven::Unproven;
 
 /// Lines that a node may say of others' mistakes: a few a second on each core.
 fn assert_quiet(nodes: &Nodes, node: usize, seconds: u64) {
@@ -182,6 +185,40 @@ fn a_member_that_is_dialed() {
     nodes.wait_until_led(FOLLOWED);
     held.iter().for_each(Held::assert_kept);
     println!("a member that is dialed, {:?}\n{tally}", start.elapsed());
+    nodes.stop();
+}
+
+/// Somebody who knows all of the cluster but its secret, as a member that dials and as one that is
+/// dialed: no frame counts before the last proof, whoever waits is closed in time, and clients, who
+/// have nothing to prove, are served all the while.
+///
+/// S-172, S-173, S-174
+#[test]
+fn a_member_that_does_not_know_the_secret() {
+    let start = std::time::Instant::now();
+    let nodes = Nodes::start_with_secret(3, 2, 4, unproven::SECRET);
+    let mut tally = Tally::default();
+    for shard in 0..2 {
+        nodes.wait_until_led(shard);
+    }
+    let held: Vec<Held> = (0..2).map(|node| Held::of(&nodes.data(node))).collect();
+    for node in 0..2 {
+        let mut witness = Witness::new(&nodes, node as u16);
+        let mut unproven = Unproven(Dialing::new(&nodes, node, &mut witness));
+        unproven.frames();
+        unproven.proofs();
+        unproven.waits();
+        tally.add(unproven.0.tally);
+    }
+    unproven::dialed(&nodes, &mut tally);
+    held.iter().for_each(Held::assert_kept);
+    println!("without the secret, {:?}\n{tally}", start.elapsed());
+    for node in 0..2 {
+        assert_quiet(&nodes, node, start.elapsed().as_secs());
+        let secret = std::str::from_utf8(unproven::SECRET).expect("a text");
+        let said = nodes.said(node);
+        assert!(!said.iter().any(|line| line.contains(secret)));
+    }
     nodes.stop();
 }
 

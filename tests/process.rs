@@ -4,7 +4,8 @@
 //! are killed, lose their disks and run as an ordinary user, while the load generator keeps a
 //! ledger of every batch and its verifier walks every file afterwards. `scripts/kill` runs the
 //! first test and prints what it saw. Read `process/cluster.rs` for the nodes, `process/load.rs`
-//! for the load, `process/kills.rs` for the kills.
+//! for the load, `process/kills.rs` for the kills, `process/secret.rs` for nodes that prove a
+//! secret to one another.
 
 mod node;
 
@@ -16,6 +17,8 @@ mod elections;
 mod kills;
 #[path = "process/load.rs"]
 mod load;
+#[path = "process/secret.rs"]
+mod secret;
 
 use std::collections::BTreeMap;
 use std::fs;

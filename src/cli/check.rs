@@ -8,7 +8,7 @@ use super::{ConfigArguments, Failure, environment, say};
 use clap::Args;
 use millrace::config::{Config, ConfigError, list};
 use millrace::runtime::disk_check::{self, DiskSpeed};
-use millrace::runtime::{identity, preflight};
+use millrace::runtime::{identity, preflight, secret};
 use millrace::types::whole;
 use serde_json::json;
 use std::io;
@@ -103,6 +103,7 @@ fn checks(config: Option<&Config>, directory: &Path) -> Vec<Check> {
     if let Some(config) = config {
         checks.push(("CPUs", plain(preflight::cpus(config).map(|_| ()))));
         checks.push(("identity", plain(identity::check(config, false))));
+        checks.push(("secret", plain(secret::read(config).map(|_| ()))));
         let free = preflight::addresses(config).and_then(|all| {
             all.into_iter()
                 .try_for_each(|address| preflight::bind(address).map(|_| ()))

@@ -3,13 +3,14 @@
 //! Turns a document into a [`Config`] or into the first refusal, which names the key (both keys of
 //! a contradiction), the value, the rule and the mend. Nothing is rounded or clamped (S-171).
 
-use super::file::{self, Document, Whole};
+use super::file::{self, Document, Paths, Whole};
 use super::{
     Cluster, Config, ConfigError, Cores, Kind, Link, Log, LogFormat, Node, NodeEntry, Retention,
 };
 use crate::limits;
 use crate::types::{NodeId, OriginId, padded};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 type Checked<T> = Result<T, ConfigError>;
 
@@ -87,6 +88,7 @@ fn cluster(file: &file::Cluster) -> Checked<Cluster> {
         election,
         election_timeout_ms: timeout_ms,
         nodes,
+        secret_files: secret_files(file.secret_file.as_ref())?,
     })
 }
 
@@ -99,6 +101,22 @@ fn election(set: Option<bool>, kind: Kind, nodes: usize) -> Checked<bool> {
         return Err(ConfigError::new("cluster.election", true, rule, mend));
     }
     Ok(set.unwrap_or(possible))
+}
+
+/// One file, or while the secret is changed two.
+fn secret_files(paths: Option<&Paths>) -> Checked<Vec<PathBuf>> {
+    let Some(Paths(paths)) = paths else {
+        return Ok(Vec::new());
+    };
+    let apart = paths.iter().collect::<BTreeSet<_>>().len() == paths.len();
+    let named = paths.iter().all(|path| !path.is_empty());
+    if !(1..=2).contains(&paths.len()) || !apart || !named {
+        let rule = "must be the path of a file, or two different ones while the secret is changed";
+        let mend = "name the file whose secret this node proves by, and behind it the other one";
+        let value = format!("{paths:?}");
+        return Err(ConfigError::new("cluster.secret_file", value, rule, mend));
+    }
+    Ok(paths.iter().map(PathBuf::from).collect())
 }
 
 fn kind(text: Option<&str>) -> Checked<Kind> {

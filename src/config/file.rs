@@ -4,7 +4,7 @@
 //! which can name the key and the mend. Unknown keys of a file are refused in `source.rs`.
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use std::fmt;
 
 /// A whole number as it was written, however large: whether it is in range is for `check.rs` to
@@ -58,6 +58,36 @@ impl<'de> Deserialize<'de> for Whole {
     }
 }
 
+/// One path, or a list of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Paths(pub(super) Vec<String>);
+
+impl<'de> Deserialize<'de> for Paths {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Paths, D::Error> {
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = Paths;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a path, or a list of two")
+            }
+
+            fn visit_str<E: Error>(self, path: &str) -> Result<Paths, E> {
+                Ok(Paths(vec![path.to_owned()]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Paths, A::Error> {
+                let mut paths = Vec::new();
+                while let Some(path) = list.next_element()? {
+                    paths.push(path);
+                }
+                Ok(Paths(paths))
+            }
+        }
+        from.deserialize_any(List)
+    }
+}
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Document {
@@ -87,6 +117,7 @@ pub(super) struct Cluster {
     pub(super) shards: Option<Whole>,
     pub(super) election: Option<bool>,
     pub(super) election_timeout_ms: Option<Whole>,
+    pub(super) secret_file: Option<Paths>,
     pub(super) nodes: Vec<NodeEntry>,
 }
 

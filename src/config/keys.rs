@@ -42,6 +42,7 @@ keys! {
     "cluster.election", "sets of three nodes or more", "whether any node of a set may lead";
     "cluster.election_timeout_ms", limits::ELECTION_TIMEOUT_MS,
         "shortest silence of a leader before an election; the longest is twice that";
+    "cluster.secret_file", "none", "the secret that nodes prove to each other; two: a change";
     "cores.count", 1, "executors, one per CPU";
     "cores.cpus", "the first ones allowed", "the CPU of each executor";
     "cores.spin_us", 0, "spinning before sleep, microseconds";

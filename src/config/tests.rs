@@ -42,6 +42,38 @@ fn a_set_has_a_shard_per_node_and_leaders_in_the_order_of_ids() {
     assert_eq!(config.log.max_batch_bytes, crate::limits::MAX_BATCH_BYTES);
 }
 
+/// S-173: a configuration names the file of the secret, and holds no secret.
+#[test]
+fn the_secret_is_named_by_its_file() {
+    let files = |value: &str| {
+        let config = with(&[&format!("cluster.secret_file={value}")]).unwrap();
+        let shown = config.values.iter();
+        let shown = shown.clone().find(|one| one.key == "cluster.secret_file");
+        (
+            config.cluster.secret_files.clone(),
+            shown.unwrap().text.clone(),
+        )
+    };
+    let paths = |all: &[&str]| all.iter().map(PathBuf::from).collect::<Vec<_>>();
+    assert_eq!(with(&[]).unwrap().cluster.secret_files, paths(&[]));
+    assert_eq!(files("\"/a\""), (paths(&["/a"]), "\"/a\"".to_owned()));
+    let two = "[\"/a\", \"/b\"]";
+    assert_eq!(files(two), (paths(&["/a", "/b"]), two.to_owned()));
+    for wrong in [
+        "[]",
+        "\"\"",
+        "[\"/a\", \"/a\"]",
+        "[\"/a\", \"/b\", \"/c\"]",
+        "7",
+        "[7]",
+    ] {
+        let error = refused(&[&format!("cluster.secret_file={wrong}")]);
+        assert_eq!(error.key, "cluster.secret_file", "{error}");
+    }
+    let set = with(&["cluster.secret_file=\"/a\""]).unwrap();
+    assert_eq!(set.fingerprint(), with(&[]).unwrap().fingerprint());
+}
+
 /// S-3: in a mesh every node leads a log of its own origin in every shard.
 #[test]
 fn in_a_mesh_the_origin_of_a_log_is_its_leader() {

@@ -61,7 +61,8 @@ pub(super) struct Connection {
     /// What is awaited (the first frame, the answer to ours, a payload that has begun, the other
     /// side's end) must be here by then.
     pub(super) due_by: Cell<Option<Time>>,
-    /// It was accepted and has not yet sent a frame.
+    /// It was accepted and has not yet sent a frame, or is to become that of a node and has not yet
+    /// proved it: it goes first when a place is needed.
     pub(super) is_unheard: Cell<bool>,
     queue: RefCell<VecDeque<Frame>>,
     /// Memory of what waits for the socket: a buffer counts whole, once for each frame.

@@ -11,10 +11,12 @@ use super::peer::{self, hello, no_log};
 use super::reader::{ReadError, Reader};
 use super::refusals::Met;
 use super::server::tune;
+use super::trust::{self, Distrust};
 use crate::limits;
 use crate::shard::Event;
+use crate::shard::status::Refused;
 use crate::types::{LogId, NodeId};
-use crate::wire::body::{Body, Channel, PROTOCOL};
+use crate::wire::body::{Body, Channel, Hello, PROTOCOL, Trusted};
 use crate::wire::code::Code;
 use glommio::net::TcpStream;
 use glommio::timer::sleep;
@@ -41,12 +43,29 @@ enum Refusal {
     Io(io::Error),
     /// The log lives on another port.
     Port(u16),
-    Code(Code, [u64; 2]),
+    /// The peer refuses this node.
+    There(Refused),
+    /// This node refuses the peer.
+    Here(Refused),
 }
 
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Refusal {
         Refusal::Io(error)
+    }
+}
+
+impl From<Distrust> for Refusal {
+    fn from(why: Distrust) -> Refusal {
+        match why {
+            Distrust::Ended(ReadError::Io(error)) => Refusal::Io(error),
+            Distrust::Ended(other) => Refusal::Io(io::Error::other(other.to_string())),
+            Distrust::There((Code::WrongCore, [port @ 1..=65_535, _])) => {
+                Refusal::Port(port as u16)
+            }
+            Distrust::There(why) => Refusal::There(why),
+            Distrust::Here(why) => Refusal::Here(why),
+        }
     }
 }
 
@@ -76,8 +95,8 @@ async fn data(core: Rc<Core>, local: usize, node: NodeId) {
                 break;
             }
             // The shard says it, with its link.
-            Err(Refusal::Code(code, details)) => {
-                why = Some((code, details));
+            Err(Refusal::There(refused) | Refusal::Here(refused)) => {
+                why = Some(refused);
                 break;
             }
         }
@@ -116,7 +135,7 @@ pub(super) async fn control(
             }
             Err(refusal) => {
                 control_refused(&core, node, &refusal);
-                if matches!(refusal, Refusal::Code(..)) {
+                if matches!(refusal, Refusal::There(_) | Refusal::Here(_)) {
                     // Only an operator mends this.
                     backoff = longest;
                 }
@@ -154,21 +173,27 @@ async fn dial(
     let stream = stream.map_err(|error| io::Error::other(error.to_string()))?;
     tune(&stream);
     let (connection, mut reader) = open(core, stream, address)?;
-    connection.send_body(hello(core, node, channel), 0, log);
-    match answer(&mut reader, node).await {
+    let hello = hello(core, node, channel);
+    match greet(core, &connection, &mut reader, (hello, log)).await {
         Ok(cores) => Ok(Dialed {
             connection,
             reader,
             cores,
         }),
-        Err(refusal) => {
-            core.connection_down(&connection);
-            Err(refusal)
+        Err(why) => {
+            if let Distrust::Here((code, details)) = why {
+                connection.refuse(code, details, 0, log);
+                connection.close_after_queue(core.close_by());
+            }
+            super::server::end(core, &connection, &mut reader, Ok(())).await;
+            Err(why.into())
         }
     }
 }
 
-/// Registers a connection and starts its writing task.
+/// Registers a connection and starts its writing task. Every connection, dialed or accepted, passes
+/// here before its first byte: what is to wrap the stream (TLS) belongs here, under the frames and
+/// so under the exchange of proofs.
 pub(super) fn open(
     core: &Rc<Core>,
     stream: TcpStream,
@@ -189,34 +214,32 @@ pub(super) fn open(
     Ok((connection, reader))
 }
 
-async fn answer(reader: &mut Reader, node: NodeId) -> Result<usize, Refusal> {
-    let incoming = reader.frame().await.map_err(|error| match error {
-        ReadError::Io(error) => Refusal::Io(error),
-        other => Refusal::Io(io::Error::other(other.to_string())),
-    })?;
-    reader
-        .skip(incoming.header.payload_len)
-        .await
-        .map_err(|error| io::Error::other(error.to_string()))?;
-    match incoming.body {
-        Some(Ok(Body::HelloOk(ok))) if ok.protocol != PROTOCOL => {
-            let versions = [u64::from(PROTOCOL), u64::from(ok.protocol)];
-            Err(Refusal::Code(Code::WrongVersion, versions))
-        }
-        Some(Ok(Body::HelloOk(ok))) if ok.node != node => {
-            let nodes = [u64::from(ok.node.0), u64::from(node.0)];
-            Err(Refusal::Code(Code::WrongNode, nodes))
-        }
-        Some(Ok(Body::HelloOk(ok))) => Ok(usize::from(ok.cores)),
-        Some(Ok(Body::Error(error))) => Err(match Code::from_number(error.code) {
-            Some(Code::WrongCore) if error.detail > 0 && error.detail <= 65_535 => {
-                Refusal::Port(error.detail as u16)
-            }
-            Some(code) => Refusal::Code(code, [error.detail, error.detail_two]),
-            None => Refusal::Code(Code::Unsupported, [u64::from(error.code), 0]),
-        }),
-        _ => Err(Refusal::Code(Code::WrongDirection, [0, 0])),
+/// Says Hello and proves what is asked for; the cores of the node that let this one in.
+async fn greet(
+    core: &Core,
+    connection: &Connection,
+    reader: &mut Reader,
+    (hello, log): (Hello, LogId),
+) -> Result<usize, Distrust> {
+    connection.send_body(hello.clone(), 0, log);
+    let node = hello.target;
+    let first = trust::next(reader).await?;
+    let Body::HelloOk(ok) = trust::prove(core, connection, reader, (hello, log), first).await?
+    else {
+        return Err(Code::WrongDirection.into());
+    };
+    if ok.protocol != PROTOCOL {
+        let versions = [u64::from(PROTOCOL), u64::from(ok.protocol)];
+        return Err(Distrust::Here((Code::WrongVersion, versions)));
     }
+    if ok.node != node {
+        let nodes = [u64::from(ok.node.0), u64::from(node.0)];
+        return Err(Distrust::Here((Code::WrongNode, nodes)));
+    }
+    if core.node.secrets.is_some() {
+        connection.send_body(Trusted {}, 0, log);
+    }
+    Ok(usize::from(ok.cores))
 }
 
 /// A control connection could not be opened.
@@ -230,10 +253,15 @@ fn control_refused(core: &Core, node: NodeId, refusal: &Refusal) {
             tracing::warn!(%node, port, "sent from core to core");
         }
         Refusal::Port(_) => {}
-        Refusal::Code(code, details) => {
-            core.tell_refused(node, (*code, *details));
-            if core.is_refusal_news(Met::Dialing, node, None, *code) {
-                tracing::warn!(%node, "the peer refuses this node: {}", code.explain(*details));
+        Refusal::There(why) | Refusal::Here(why) => {
+            core.tell_refused(node, *why);
+            let said = match refusal {
+                Refusal::Here(_) => "peer refused",
+                _ => "the peer refuses this node",
+            };
+            let (code, details) = *why;
+            if core.is_refusal_news(Met::Dialing, node, None, code) {
+                tracing::warn!(%node, "{said}: {}", code.explain(details));
             }
         }
     }

@@ -8,6 +8,7 @@ use super::spares::Spares;
 use crate::config::Config;
 use crate::shard::ShardStatus;
 use crate::snapshot::{Board, CoreReport, Mailbox, Slot, Snapshot};
+use crate::wire::trust::Secrets;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -18,6 +19,8 @@ use std::time::Instant;
 pub(super) struct Node {
     pub(super) config: Config,
     pub(super) fingerprint: u32,
+    /// What members prove to each other, if the cluster has a secret.
+    pub(super) secrets: Option<Secrets>,
     /// The lock of the data directory, held until the process ends.
     pub(super) lock: File,
     pub(super) spares: Arc<Spares>,

@@ -3,20 +3,23 @@
 //! A data connection belongs to one log and is dialed when its shard asks. A control connection
 //! belongs to one core here and one core there and carries every log that both own; of two nodes
 //! the one with the lower id dials it, and dials again with backoff. A Hello that names another
-//! protocol, cluster, node or other cluster facts is refused with both values. Read `dial.rs` for
-//! the dialing side.
+//! protocol, cluster, node or other cluster facts is refused with both values; where the cluster
+//! has a secret, both sides prove that they know it before anything else is taken (`trust.rs`).
+//! Read `dial.rs` for the dialing side.
 
 use super::client::port_of;
 use super::connection::{Connection, Kind};
 use super::driver::Core;
 use super::reader::{Incoming, ReadError, Reader};
 use super::refusals::Met;
+use super::trust::{self, Distrust};
 use crate::limits;
 use crate::shard::Event;
 use crate::types::{BufferId, LogId, NodeId, ShardId};
 use crate::wire::body::{Body, Channel, Error, Hello, HelloOk, PROTOCOL};
 use crate::wire::code::Code;
 use crate::wire::frame::FrameHeader;
+use crate::wire::trust::HAS_SECRET;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -30,30 +33,10 @@ pub(super) async fn serve_accepted(
     log: LogId,
 ) -> Result<(), ReadError> {
     let about = Some(log).filter(|_| hello.channel == Channel::Data);
-    if let Err((code, details)) = check(core, hello, log) {
-        core.node
-            .counters
-            .refused_peers
-            .fetch_add(1, Ordering::Relaxed);
-        if code != Code::WrongCore {
-            let (address, node) = (connection.address, hello.node);
-            core.tell_refused(node, (code, details));
-            if core.is_refusal_news(Met::Accepting, node, about, code) {
-                tracing::warn!(%address, %node, "peer refused: {}", code.explain(details));
-            }
-        }
-        connection.refuse(code, details, 0, log);
-        connection.close_after_queue(core.close_by());
-        return Ok(());
+    if let Err(why) = greet(core, connection, reader, hello, log).await {
+        return turn_away(core, connection, hello.node, (log, about), why);
     }
-    let config = &core.node.config;
-    let answer = HelloOk {
-        protocol: PROTOCOL,
-        node: config.node.id,
-        cores: config.cores.count as u16,
-        capabilities: 0,
-    };
-    connection.send_body(answer, 0, log);
+    connection.is_unheard.set(false);
     core.refusals.over(Met::Accepting, hello.node, about);
     if let Some(log) = about {
         core.watch_for_twins(hello.node, log, connection.address);
@@ -64,6 +47,56 @@ pub(super) async fn serve_accepted(
     };
     let (node, channel) = (hello.node, hello.channel);
     serve(core, connection, reader, (node, channel, false), logs).await
+}
+
+/// Answers a Hello and lets a member in: from then on its frames count.
+async fn greet(
+    core: &Core,
+    connection: &Connection,
+    reader: &mut Reader,
+    hello: &Hello,
+    log: LogId,
+) -> Result<(), Distrust> {
+    check(core, hello, log).map_err(Distrust::Here)?;
+    trust::demand(core, connection, reader, (hello, log)).await?;
+    let config = &core.node.config;
+    let answer = HelloOk {
+        protocol: PROTOCOL,
+        node: config.node.id,
+        cores: config.cores.count as u16,
+        capabilities: 0,
+    };
+    connection.send_body(answer, 0, log);
+    trust::trusted(core, reader).await
+}
+
+/// A node that dialed stays outside: it, the shards and the operator hear why.
+fn turn_away(
+    core: &Core,
+    connection: &Connection,
+    node: NodeId,
+    (log, about): (LogId, Option<LogId>),
+    why: Distrust,
+) -> Result<(), ReadError> {
+    let ((code, details), said) = match why {
+        Distrust::Ended(error) => return Err(error),
+        Distrust::Here(why) => {
+            let refused = &core.node.counters.refused_peers;
+            refused.fetch_add(1, Ordering::Relaxed);
+            connection.refuse(why.0, why.1, 0, log);
+            connection.close_after_queue(core.close_by());
+            (why, "peer refused")
+        }
+        Distrust::There(why) => (why, "the peer refuses this node"),
+    };
+    if code != Code::WrongCore {
+        core.tell_refused(node, (code, details));
+        if core.is_refusal_news(Met::Accepting, node, about, code) {
+            let address = connection.address;
+            tracing::warn!(%address, %node, "{said}: {}", code.explain(details));
+        }
+    }
+    Ok(())
 }
 
 /// Why a Hello is refused, with this side's value and the other's.
@@ -89,6 +122,7 @@ fn check(core: &Core, hello: &Hello, log: LogId) -> Result<(), (Code, [u64; 2])>
         ];
         return Err((Code::WrongFingerprint, prints));
     }
+    trust::agree(core, hello)?;
     if hello.channel == Channel::Data && core.local(log).is_none() {
         return Err(match core.owner(log) {
             Some(owner) => (Code::WrongCore, [u64::from(port_of(config, owner)), 0]),
@@ -365,7 +399,10 @@ pub(super) fn hello(core: &Core, target: NodeId, channel: Channel) -> Hello {
         cores: config.cores.count as u16,
         core: core.index as u16,
         fingerprint: core.node.fingerprint,
-        capabilities: 0,
+        capabilities: match core.node.secrets {
+            Some(_) => HAS_SECRET,
+            None => 0,
+        },
     }
 }
 

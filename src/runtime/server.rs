@@ -171,13 +171,13 @@ async fn first_frame(
     reader: &mut Reader,
 ) -> Result<(), ReadError> {
     let first = reader.frame().await?;
-    connection.is_unheard.set(false);
-    connection.due_by.set(None);
     if let Some(Ok(Body::Hello(hello))) = &first.body {
         let (hello, log) = (hello.clone(), first.header.log);
         reader.skip(first.header.payload_len).await?;
         return peer::serve_accepted(core, connection, reader, &hello, log).await;
     }
+    connection.is_unheard.set(false);
+    connection.due_by.set(None);
     if core.connections.borrow().len() > limits::CORE_CONNECTIONS {
         note_full(core);
         let most = [limits::CORE_CONNECTIONS as u64, 0];

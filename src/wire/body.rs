@@ -27,6 +27,10 @@
 //! | 0x18 | Status | client -> node | StatusOk, Error | |
 //! | 0x19 | StatusOk | node -> client | | JSON |
 //! | 0x1F | Error | any -> any | | |
+//! | 0x20 | Challenge | node -> dialing node | Proof, Error | |
+//! | 0x21 | Proof | dialing node -> node | ProofOk, Error | |
+//! | 0x22 | ProofOk | node -> dialing node | | |
+//! | 0x23 | Trusted | dialing node -> node | | |
 //! | 0x30 | TakeOver | leader -> replica | | |
 //!
 //! Fields stand in the order of the list below, little-endian, without gaps; a text or a list has
@@ -197,7 +201,7 @@ frames! {
         core: u16,
         /// CRC over the cluster facts: shards, limits, node list.
         fingerprint: u32,
-        /// Bit set of optional features.
+        /// Bit set of optional features; 1: the sender has a secret (`trust.rs`).
         capabilities: u64,
     }
     /// Accepts a Hello.
@@ -459,6 +463,26 @@ frames! {
         /// A second number where the code has two.
         detail_two: u64,
     }
+    /// Answers a Hello at a node that has a secret: "prove that you know it". The exchange is drawn
+    /// in `trust.rs`.
+    Challenge 0x20 {
+        /// The accepting node's nonce.
+        nonce: [u8; 32],
+    }
+    /// The dialing node's answer.
+    Proof 0x21 {
+        /// The dialing node's nonce.
+        nonce: [u8; 32],
+        /// Made with the secret over both nonces and the Hello.
+        proof: [u8; 32],
+    }
+    /// The accepting node's own proof.
+    ProofOk 0x22 {
+        /// Made with the secret over the same, by another label.
+        proof: [u8; 32],
+    }
+    /// The dialing node takes that proof and the HelloOk: from here on frames count.
+    Trusted 0x23 {}
     /// The leader holds its appends back and the receiver has all its blocks: it is to open the
     /// next epoch at once.
     TakeOver 0x30 {

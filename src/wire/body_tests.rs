@@ -27,7 +27,13 @@ const LIMITS: CreditLimits = CreditLimits {
 
 /// The bodies of the golden frames, in their order.
 fn golden_bodies() -> Vec<Body> {
-    [node_bodies(), block_bodies(), client_bodies()].concat()
+    [
+        node_bodies(),
+        block_bodies(),
+        client_bodies(),
+        trust_bodies(),
+    ]
+    .concat()
 }
 
 fn node_bodies() -> Vec<Body> {
@@ -72,6 +78,17 @@ fn node_bodies() -> Vec<Body> {
             limits: LIMITS,
         }
         .into(),
+    ]
+}
+
+fn trust_bodies() -> Vec<Body> {
+    let bytes = |first: u8| std::array::from_fn(|index| first + index as u8);
+    let (nonce, proof) = (bytes(0x40), bytes(0xa0));
+    vec![
+        Challenge { nonce }.into(),
+        Proof { nonce, proof }.into(),
+        ProofOk { proof }.into(),
+        Trusted {}.into(),
     ]
 }
 

@@ -164,6 +164,12 @@ codes! {
     LogBehind 37 Final
         "the log of the node that asks for the vote is behind the one here",
         "none: a node whose log is at least as up to date leads";
+    WrongSecret 38 Final
+        "the secrets of the two nodes differ",
+        "give all nodes the same cluster.secret_file, byte for byte; while it is changed name two";
+    SecretMissing 39 Final
+        "one of the two nodes has a secret and the other one has none",
+        "set cluster.secret_file on all nodes, or on none";
     RetentionFull 40 Final
         "the log holds as many bytes as log.retention = hard allows",
         "raise log.retention_bytes, or set log.retention = fifo, and restart the node";
@@ -181,6 +187,7 @@ impl Code {
             Code::WrongVersion | Code::WrongCluster | Code::WrongFingerprint => {
                 ["the refusing side's", "the refused side's"]
             }
+            Code::SecretMissing => ["the refusing side has", "the refused side has"],
             Code::WrongNode => ["it is", "taken for"],
             Code::TooLarge => ["it has", "at most"],
             Code::RetentionFull => ["bytes held", "bound"],

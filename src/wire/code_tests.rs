@@ -44,6 +44,11 @@ fn published_numbers_keep_their_names() {
         OutOfSync Diverged OverCredit MemoryLost WrongMembers Stopping Replaced SequenceGap \
         SequenceReused UnknownProducer ProducerFenced Truncated TooManyConnections LogBehind";
     assert_eq!(names.join(" "), published);
+    let names = [38, 39, 40].map(|number| Code::from_number(number).map(Code::name));
+    assert_eq!(
+        names,
+        ["WrongSecret", "SecretMissing", "RetentionFull"].map(Some)
+    );
 }
 
 #[test]

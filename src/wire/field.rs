@@ -145,3 +145,15 @@ impl<T: Field> Field for Vec<T> {
         (0..len).map(|_| T::take(from)).collect()
     }
 }
+
+/// A nonce or a proof.
+impl Field for [u8; 32] {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
+    fn take(from: &mut &[u8]) -> Result<[u8; 32], BodyError> {
+        let (head, rest) = from.split_first_chunk().ok_or(BodyError)?;
+        *from = rest;
+        Ok(*head)
+    }
+}

@@ -146,6 +146,9 @@ messages! {
     HandOver 31 Info
         "the leadership is handed to another member, or was not taken over in time",
         "";
+    NoSecret 32 Warn
+        "other machines reach this node, and nothing proves that who connects is a member",
+        "set cluster.secret_file on all nodes, or let nobody else reach their ports";
 }
 
 impl Message {

@@ -14,6 +14,8 @@ pub mod message;
 pub mod producers;
 pub mod record;
 pub mod segment;
+#[cfg(feature = "node")]
+pub mod trust;
 
 mod bytes;
 mod field;

@@ -183,7 +183,11 @@ pub fn owed(fate: &Fate, first: bool) -> Option<Owed> {
         | Body::ReadOk(_)
         | Body::FindOk(_)
         | Body::StatusOk(_)
-        | Body::TakeOver(_) => Owed::End(Code::WrongDirection),
+        | Body::TakeOver(_)
+        | Body::Challenge(_)
+        | Body::Proof(_)
+        | Body::ProofOk(_)
+        | Body::Trusted(_) => Owed::End(Code::WrongDirection),
     })
 }
 

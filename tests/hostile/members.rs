@@ -114,7 +114,7 @@ impl Dialing<'_> {
         assert_eq!(first, Some("HelloOk"));
     }
 
-    fn hello(&self, channel: Channel) -> Hello {
+    pub fn hello(&self, channel: Channel) -> Hello {
         Hello {
             protocol: PROTOCOL,
             cluster: OriginId(CLUSTER),

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -33,26 +34,48 @@ pub struct Nodes {
     directory: tempfile::TempDir,
     pub ports: Vec<u16>,
     pub shards: u16,
+    /// Lines of `[cluster]` besides.
+    more: String,
     pub running: Vec<Node>,
 }
 
 impl Nodes {
     /// A cluster of so many members of which the first `real` are started.
     pub fn start(members: usize, real: usize, shards: u16) -> Nodes {
+        let mut nodes = Nodes::place(members, shards);
+        nodes.start_first(real);
+        nodes
+    }
+
+    /// The same of a cluster with this secret.
+    pub fn start_with_secret(members: usize, real: usize, shards: u16, secret: &[u8]) -> Nodes {
+        let mut nodes = Nodes::place(members, shards);
+        let path = nodes.directory.path().join("secret");
+        fs::write(&path, secret).expect("the secret is written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
+        nodes.more = format!("secret_file = {path:?}\n");
+        nodes.start_first(real);
+        nodes
+    }
+
+    fn place(members: usize, shards: u16) -> Nodes {
         let below = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let mut nodes = Nodes {
+        Nodes {
             directory: tempfile::tempdir_in(below).expect("a temporary directory"),
             ports: (0..members)
                 .map(|_| crate::node::ports::reserve(CORES))
                 .collect::<Vec<u16>>(),
             shards,
+            more: String::new(),
             running: Vec::new(),
-        };
-        for node in 0..real {
-            let started = nodes.spawn(node);
-            nodes.running.push(started);
         }
-        nodes
+    }
+
+    fn start_first(&mut self, real: usize) {
+        for node in 0..real {
+            let started = self.spawn(node);
+            self.running.push(started);
+        }
     }
 
     pub fn address(&self, node: usize) -> String {
@@ -68,11 +91,12 @@ impl Nodes {
     fn spawn(&self, node: usize) -> Node {
         let mut text = format!(
             "[node]\nid = {}\ndata_dir = {:?}\n[cores]\ncount = {CORES}\n\
-             [cluster]\nid = {CLUSTER}\nshards = {}\nelection = false\n\
+             [cluster]\nid = {CLUSTER}\nshards = {}\nelection = false\n{}\
              [link]\nretry_backoff_ms = 5\n[log]\nsegment_bytes = 4194304\n",
             node + 1,
             self.data(node),
             self.shards,
+            self.more,
         );
         for other in 0..self.ports.len() {
             let (id, address) = (other + 1, self.address(other));

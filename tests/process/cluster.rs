@@ -40,23 +40,28 @@ pub struct Cluster {
 impl Cluster {
     /// Starts so many nodes and waits until every shard is led.
     pub fn start(count: usize) -> Cluster {
+        let mut cluster = Cluster::place(count);
+        for node in cluster.ids() {
+            cluster.write_config(node, "");
+            cluster.start_node(node);
+        }
+        cluster.wait_until_led(PATIENCE);
+        cluster
+    }
+
+    /// So many nodes of which none has a configuration or runs.
+    pub fn place(count: usize) -> Cluster {
         // A test that failed while it held the lock has cleaned up nevertheless.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let below = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let mut cluster = Cluster {
+        Cluster {
             directory: tempfile::tempdir_in(below).expect("a temporary directory"),
             addresses: (0..count)
                 .map(|_| format!("127.0.0.1:{}", ports::reserve(1)))
                 .collect(),
             nodes: (0..count).map(|_| None).collect(),
             _alone: alone,
-        };
-        for node in cluster.ids() {
-            cluster.write_config(node);
-            cluster.start_node(node);
         }
-        cluster.wait_until_led(PATIENCE);
-        cluster
     }
 
     pub fn ids(&self) -> std::ops::RangeInclusive<usize> {
@@ -81,10 +86,11 @@ impl Cluster {
         self.addresses.join(",")
     }
 
-    fn write_config(&self, node: usize) {
+    /// Writes a node's configuration, with these further lines of `[cluster]`.
+    pub fn write_config(&self, node: usize, more: &str) {
         let mut text = format!(
             "[node]\nid = {node}\ndata_dir = {:?}\nadmin = \"127.0.0.1:{}\"\n\
-             admin_control = true\n[cluster]\nid = {CLUSTER}\n",
+             admin_control = true\n[cluster]\nid = {CLUSTER}\n{more}\n",
             self.data(node),
             ports::reserve(1)
         );
@@ -188,7 +194,8 @@ impl Cluster {
         self.shards(node).into_iter().map(role).collect()
     }
 
-    fn shards(&self, node: usize) -> Vec<Value> {
+    /// What the node says of each shard.
+    pub fn shards(&self, node: usize) -> Vec<Value> {
         let status = self.status(node);
         let shards =
             status.and_then(|mut status| status["shards"].as_array_mut().map(std::mem::take));
