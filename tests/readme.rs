@@ -28,7 +28,7 @@ fn the_readme_says_what_is_not_promised() {
         "Reads are not linearizable",
         "causal order across nodes is not promised",
         "conflicts that do not commute are the application's to resolve",
-        "No access rules, no shared secret and no TLS",
+        "No access rules and no TLS",
     ] {
         assert!(text.contains(said), "the README does not say: {said}");
     }

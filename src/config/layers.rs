@@ -248,7 +248,10 @@ fn key_of_variable(name: &str, text: &str) -> Result<Option<&'static str>, Confi
         return Ok(None);
     }
     let variables: Vec<String> = KEYS.iter().map(|key| variable(key.name)).collect();
-    let known = variables.iter().map(String::as_str).chain(OTHER_VARIABLES);
+    let known = variables
+        .iter()
+        .map(String::as_str)
+        .chain(OTHER_VARIABLES.iter().copied());
     Err(unknown(name, text, nearest(name, known)))
 }
 
