@@ -31,7 +31,7 @@ impl Set {
         let place = &self.places[node];
         let mut text = format!(
             "[node]\nid = {}\ndata_dir = {:?}\nadmin = \"{}\"\nadmin_control = {control}\n\
-             [cluster]\nid = 7\nshards = 1\n",
+             [cluster]\nid = 7\nshards = 1\nelection = false\n",
             node + 1,
             place.data(),
             self.admin(node),

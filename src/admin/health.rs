@@ -70,12 +70,14 @@ fn leader_is_gone(shard: &ShardStatus) -> Option<String> {
     let following = shard.following.as_ref()?;
     let silence_us = following.silence_us?;
     let paused = following.status == LinkStatus::Paused;
-    let leader = shard
-        .leader
-        .map_or("?".to_owned(), |leader| leader.to_string());
     (silence_us >= GONE_US && !paused).then(|| {
         let (log, seconds) = (shard.log, silence_us / 1_000_000);
-        format!("log {log} follows node {leader}, which has not been heard for {seconds} s")
+        match shard.leader {
+            Some(leader) => {
+                format!("log {log} follows node {leader}, which has not been heard for {seconds} s")
+            }
+            None => format!("log {log} has no leader: none was heard for {seconds} s"),
+        }
     })
 }
 

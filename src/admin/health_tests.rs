@@ -139,7 +139,13 @@ fn a_follower_needs_its_leader_and_a_log_its_space() {
     let gone = follows(LinkStatus::Disconnected, Some(4_500_000));
     let ill = ["log 7-0 follows node 1, which has not been heard for 4 s"];
     assert_eq!(said("set", gone.clone()), ill);
-    assert!(said("mesh", gone).is_empty(), "its own logs go on");
+    assert!(said("mesh", gone.clone()).is_empty(), "its own logs go on");
+    let leaderless = ShardStatus {
+        leader: None,
+        ..gone
+    };
+    let ill = ["log 7-0 has no leader: none was heard for 4 s"];
+    assert_eq!(said("set", leaderless), ill);
     let heard = follows(LinkStatus::Replicating, Some(100_000));
     assert!(said("set", heard).is_empty());
     let paused = follows(LinkStatus::Paused, Some(9_000_000));

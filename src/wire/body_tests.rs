@@ -31,7 +31,7 @@ fn golden_bodies() -> Vec<Body> {
         node_bodies(),
         block_bodies(),
         client_bodies(),
-        trust_bodies(),
+        later_peer_bodies(),
     ]
     .concat()
 }
@@ -81,7 +81,7 @@ fn node_bodies() -> Vec<Body> {
     ]
 }
 
-fn trust_bodies() -> Vec<Body> {
+fn later_peer_bodies() -> Vec<Body> {
     let bytes = |first: u8| std::array::from_fn(|index| first + index as u8);
     let (nonce, proof) = (bytes(0x40), bytes(0xa0));
     vec![
@@ -89,6 +89,7 @@ fn trust_bodies() -> Vec<Body> {
         Proof { nonce, proof }.into(),
         ProofOk { proof }.into(),
         Trusted {}.into(),
+        TakeOver { epoch: E1 }.into(),
     ]
 }
 
@@ -225,7 +226,6 @@ fn client_bodies() -> Vec<Body> {
             detail_two: 0xf1f2_f3f4_f5f6_f7f8,
         }
         .into(),
-        TakeOver { epoch: E1 }.into(),
     ]
 }
 
