@@ -25,12 +25,15 @@ fn write_secret(path: &Path, secret: &str, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("ours");
 }
 
+/// Who should follow whom stays known, also while a node is left out.
+const PLACED: &str = "election = false\n";
+
 /// The lines of `[cluster]` that name these files of the cluster's directory.
 fn named(cluster: &Cluster, files: &[&str]) -> String {
     let paths: Vec<PathBuf> = files.iter().map(|name| cluster.file(name)).collect();
     match &paths[..] {
-        [one] => format!("secret_file = {one:?}"),
-        several => format!("secret_file = {several:?}"),
+        [one] => format!("{PLACED}secret_file = {one:?}"),
+        several => format!("{PLACED}secret_file = {several:?}"),
     }
 }
 
@@ -188,7 +191,7 @@ fn a_node_that_does_not_know_the_secret_is_named_by_both_sides() {
     assert_eq!(held(&cluster), before, "nothing came");
 
     cluster.stop(3);
-    cluster.write_config(3, "");
+    cluster.write_config(3, PLACED);
     cluster.start_node(3);
     wait_until_all_say(&cluster, "SecretMissing");
     assert_eq!(held(&cluster), before, "nothing came");
