@@ -20,9 +20,17 @@
 //!
 //! # Decisions taken where the design was silent
 //!
-//! * A leader is placed by configuration: shard `s` of a set is led by the `s mod N`-th node of the
-//!   ascending list of node ids. It alone opens epochs, by the same steps an election would use:
-//!   `Where` asks for positions and, with a higher epoch, for a promise; `Position` answers both.
+//! * Sets of at least three nodes elect; others keep the leader that configuration places: for
+//!   shard `s` of a set the `s mod N`-th node of the ascending list of node ids, which in an
+//!   electing set is preferred and gets the shard back. Both open epochs by the same steps: `Where`
+//!   asks for positions and, with a higher epoch, for a promise, which is the vote; `Position`
+//!   answers both. Gathering positions is the pre-vote: whoever hears a leader gives none.
+//! * A leader leads as long as a majority answers heartbeats sent within the shortest election
+//!   timeout. That decides who tries when; safety rests on the durable promises alone.
+//! * `TakeOver` hands a leadership over: the leader holds its appends back until the receiver has
+//!   all its blocks, and goes on itself if the other one does not open an epoch in time.
+//! * Peers prove a shared secret before any other frame counts; the side that dialed proves first,
+//!   so that a stranger gets nothing made with the secret. Clients prove nothing.
 //! * `FetchOk` answers `Fetch`. It is admitted by the rule that admits `Replicate`.
 //! * A frame of blocks carries a run of whole blocks, `used_len` bytes of each; the receiver lays
 //!   them at multiples of 4096 and writes the run with one disk operation.
