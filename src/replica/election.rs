@@ -17,6 +17,7 @@ use super::state::State;
 use super::view::LogView;
 use super::{Config, Replica};
 use crate::faults::{Fault, active};
+use crate::limits::MAX_NODES;
 use crate::types::{BlockNo, ConnectionId, Epoch, LogId, NodeId, Time};
 use crate::wire::body::{Body, ReplicaMemory, Where};
 use crate::wire::code::Code;
@@ -196,10 +197,14 @@ impl Leader {
             return None;
         }
         let counting = self.links.iter().filter(|link| link.counts(self.epoch));
-        let mut times: Vec<Time> = counting.map(|link| link.confirmed_at).collect();
+        // Asked for at every input: no allocation.
+        let mut times = [Time(0); MAX_NODES];
+        for (time, link) in times.iter_mut().zip(counting) {
+            *time = link.confirmed_at;
+        }
         times.sort_unstable_by(|a, b| b.cmp(a));
         let others = state.majority() - 1;
-        let oldest = times.get(others - 1).copied().unwrap_or_default();
+        let oldest = times[others - 1];
         Some(oldest.max(self.won_at).plus_us(state.election.shortest_us))
     }
 

@@ -166,11 +166,12 @@ impl Core {
         self.work.notify();
     }
 
-    /// Whether an operator has paused the link of a log with `peer`; none if there is none.
+    /// Whether a log could be handed over to `to` now; none if it is not led here.
     pub(super) fn can_hand_over(&self, log: usize, to: NodeId) -> Option<bool> {
         self.shards.borrow()[log].shard.can_promote(to)
     }
 
+    /// Whether an operator has paused the link of a log with `peer`; none if there is none.
     pub(super) fn is_link_paused(&self, log: usize, peer: NodeId) -> Option<bool> {
         self.shards.borrow()[log].shard.is_link_paused(peer)
     }
