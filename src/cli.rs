@@ -6,11 +6,13 @@
 
 mod append;
 mod check;
+mod diverge;
 mod lines;
 mod link;
 mod log;
 mod promote;
 mod read;
+mod salvage;
 mod status;
 
 use clap::{Args, Parser, Subcommand};
@@ -43,6 +45,10 @@ enum Command {
     Link(link::Arguments),
     /// Hand the leadership of a shard to another node, without an append that fails.
     Promote(promote::Arguments),
+    /// Show where logs of two nodes differ, and settle whose blocks stay.
+    Diverge(diverge::Arguments),
+    /// Show what a damaged log of a stopped node still holds, and end it there.
+    Salvage(salvage::Arguments),
     /// Look whether a node could start here, and what its disk can do. Changes nothing.
     Check(check::Arguments),
     /// Print every key in force, and where its value came from.
@@ -188,6 +194,8 @@ pub fn run() -> ExitCode {
         Command::Status(arguments) => status::run(&arguments),
         Command::Link(arguments) => link::run(&arguments),
         Command::Promote(arguments) => promote::run(&arguments),
+        Command::Diverge(arguments) => diverge::run(&arguments),
+        Command::Salvage(arguments) => salvage::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Config(arguments) => print_config(&arguments),
     };

@@ -27,6 +27,7 @@ mod lag;
 mod leader;
 mod opening;
 mod output;
+mod pacing;
 mod pausing;
 mod pending;
 mod progress;
@@ -82,7 +83,7 @@ impl Replica {
         let peers = members.iter().copied().filter(|peer| *peer != config.node);
         let leader = (electing || config.node == config.leader).then(|| Leader::new(peers));
         Replica {
-            follower: Follower::new(config.initial_credit),
+            follower: Follower::new(config.initial_credit, config.catch_up_bytes_per_s),
             leader,
             state: State::new(config),
         }
@@ -428,7 +429,7 @@ impl Replica {
         leader
             .into_iter()
             .chain(self.follower.silent_at(&self.state))
-            .chain(self.follower.load.look_at)
+            .chain(self.follower.look_at())
             .chain(self.election_due())
             .min()
     }

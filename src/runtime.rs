@@ -27,6 +27,7 @@ mod reader;
 mod refusals;
 mod report;
 mod ring;
+pub mod salvage;
 pub mod secret;
 mod server;
 mod spares;

@@ -28,7 +28,7 @@ pub use crate::wal::op::{CHECKPOINT_FILE, DiskError, DiskOp, DiskResult, FileEnt
 pub use crate::wal::retention::Retention;
 use crate::wal::{Log, Output as LogOutput, RecoveredMemory, SaveId, State};
 use crate::wire::block::BlockHeader;
-use crate::wire::body::{Body, CreditLimits, FindOk, ReplicaMemory};
+use crate::wire::body::{Body, FindOk, ReplicaMemory};
 use crate::wire::checkpoint::Memory;
 use crate::wire::code::Code;
 use crate::wire::message::Message;
@@ -96,7 +96,7 @@ impl Shard {
     /// Starts recovery of a log whose directory holds `files`.
     pub fn new(config: ShardConfig, files: Vec<FileEntry>, now: Time) -> Shard {
         let log = Log::new(config.wal.clone(), &files, now);
-        let replica = Replica::new(replica_config(&config));
+        let replica = Replica::new(config.replica());
         Shard {
             config,
             log,
@@ -186,7 +186,9 @@ impl Shard {
                 self.replica.payload_left(connection, bytes);
             }
             Event::Timer => self.on_time(now, buffers),
-            Event::PauseLink { .. } | Event::Promote { .. } => self.on_operator(now, &event),
+            Event::PauseLink { .. } | Event::Promote { .. } | Event::CatchUp { .. } => {
+                self.on_operator(now, &event);
+            }
             Event::MemoryShort { bytes } => self.log.relieve(bytes),
             Event::Stop => self.on_stop(now, buffers),
         }
@@ -200,6 +202,7 @@ impl Shard {
             Event::Promote { to } => {
                 self.replica.promote(now, to, &view);
             }
+            Event::CatchUp { bytes_per_s } => self.replica.set_catch_up(bytes_per_s),
             _ => {}
         }
     }
@@ -305,6 +308,8 @@ impl Shard {
             following: self.replica.following(now),
             append_latency: self.append_latency,
             failed: self.failed.clone(),
+            catch_up_bytes_per_s: self.replica.catch_up_bytes_per_s(),
+            catches_up: self.replica.catches_up(),
             counters: Counters {
                 bytes_written: self.log.bytes_written(),
                 ..self.counters
@@ -566,30 +571,5 @@ impl Shard {
     fn next_request(&mut self) -> u64 {
         self.last_request += 1;
         self.last_request
-    }
-}
-
-fn replica_config(config: &ShardConfig) -> replica::Config {
-    let link = &config.link;
-    replica::Config {
-        log: config.wal.log,
-        node: config.node,
-        leader: config.leader,
-        electing: config.electing,
-        members: config.wal.members.clone(),
-        new_member: config.new_member,
-        mesh: config.mesh,
-        initial_credit: CreditLimits {
-            records: link.initial_credit,
-            bytes: link.initial_credit_bytes,
-        },
-        run_bytes: config.wal.max_block_bytes as u64,
-        rpc_timeout_us: link.rpc_timeout_us,
-        retry_backoff_us: link.retry_backoff_us,
-        heartbeat_us: link.heartbeat_us,
-        gather_us: link.gather_us,
-        election_timeout_us: link.election_timeout_us,
-        handover_us: link.handover_us,
-        seed: config.seed,
     }
 }

@@ -92,6 +92,11 @@ pub enum Wish {
         /// The next leader.
         to: NodeId,
     },
+    /// Sets the pace at which this node lets itself be brought up.
+    CatchUp {
+        /// Bytes a second a log; 0 for no bound.
+        bytes_per_s: u64,
+    },
 }
 
 /// An operator's order for the logs of one core.

@@ -9,6 +9,8 @@
 
 mod node;
 
+#[path = "process/broken_disk.rs"]
+mod broken_disk;
 #[path = "process/cluster.rs"]
 mod cluster;
 #[path = "process/elections.rs"]

@@ -261,10 +261,27 @@ fn the_preset_latency_shows_a_lower_lag() {
     runs(sim::scenarios_links::latency_preset, "latency_preset", 10);
 }
 
+/// the receiver sets the rate of a catch-up, also while it runs.
+#[test]
+fn a_follower_is_brought_up_at_its_own_pace() {
+    let name = "paced_catch_up";
+    runs(sim::scenarios_links::paced_catch_up, name, 2);
+}
+
 /// S-5, Q-1
 #[test]
 fn a_leader_that_dies_is_replaced_within_three_seconds() {
     runs(scenarios_election::leader_killed, "leader_killed", 12);
+}
+
+///
+#[test]
+fn a_leader_whose_disk_fails_hands_over() {
+    runs(
+        scenarios_election::leader_disk_fails,
+        "leader_disk_fails",
+        6,
+    );
 }
 
 ///

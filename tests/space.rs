@@ -8,65 +8,18 @@
 
 mod node;
 
+use node::mount::{self, Mount};
 use node::{Node, PATIENCE, Place, finish, millrace, text};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const IMAGE_BYTES: u64 = 256 << 20;
 const FILLER_BYTES: u64 = 48 << 20;
 const RECORD_BYTES: usize = 900_000;
-
-/// A mounted file system, gone when dropped.
-struct Mount {
-    directory: PathBuf,
-    _image: tempfile::TempDir,
-}
-
-impl Mount {
-    /// Makes it; why not, where it cannot be made.
-    fn new() -> Result<Mount, String> {
-        let below = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let place = tempfile::tempdir_in(below).map_err(|error| error.to_string())?;
-        let (image, directory) = (place.path().join("image"), place.path().join("mounted"));
-        let file = File::create(&image).map_err(|error| error.to_string())?;
-        file.set_len(IMAGE_BYTES)
-            .map_err(|error| error.to_string())?;
-        fs::create_dir(&directory).map_err(|error| error.to_string())?;
-        run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?;
-        let mut mount = Command::new("mount");
-        run(mount.args(["-o", "loop"]).args([&image, &directory]))?;
-        Ok(Mount {
-            directory,
-            _image: place,
-        })
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        // A process that was just killed may hold its files for a moment.
-        for _ in 0..100 {
-            if run(Command::new("umount").arg(&self.directory)).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let _ = run(Command::new("umount").arg("-l").arg(&self.directory));
-    }
-}
-
-fn run(command: &mut Command) -> Result<(), String> {
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("{command:?}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("{command:?}: {}", text(&output.stderr)))
-}
 
 /// Takes space; removing the file gives it back.
 fn fill(path: &Path, bytes: u64) {
@@ -258,16 +211,8 @@ fn wait_until_equal(nodes: &[Node; 3]) {
 ///
 #[test]
 fn a_file_system_that_is_filled_twice_loses_nothing_and_comes_back() {
-    let mount = match Mount::new() {
-        Ok(mount) => mount,
-        Err(why) => {
-            // SAFETY: asks for a number.
-            let root = unsafe { libc::geteuid() } == 0;
-            let expected = root && std::env::var("CI").is_ok_and(|value| value == "true");
-            assert!(!expected, "no small file system: {why}");
-            println!("skipped: 1 test needs root and a loop device: {why}");
-            return;
-        }
+    let Some(mount) = mount::or_skip(Mount::ext4(IMAGE_BYTES)) else {
+        return;
     };
     let set = Set {
         places: (0..3).map(|_| Place::new()).collect(),

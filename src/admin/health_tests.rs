@@ -60,6 +60,8 @@ fn shard(role: Role) -> ShardStatus {
         waits_for: String::new(),
         failed: String::new(),
         counters: Counters::default(),
+        catch_up_bytes_per_s: 0,
+        catches_up: false,
         granted: Default::default(),
         links: Vec::new(),
     }
@@ -70,6 +72,7 @@ fn link(peer: u32, status: LinkStatus, since_us: u64) -> LinkView {
         peer: NodeId(peer),
         status,
         cause: String::new(),
+        diverged_at: None,
         since_us,
         last_error: String::new(),
         lag_records: 0,

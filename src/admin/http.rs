@@ -46,6 +46,7 @@ pub(super) async fn serve(admin: Admin, board: Arc<dyn Board>) {
         .route("/metrics", get(metrics_page))
         .route("/links/{peer}/{action}", post(order))
         .route("/shards/{shard}/promote/{node}", post(promote))
+        .route("/catch-up/{bytes_per_s}", post(catch_up))
         .fallback(nothing)
         .with_state(desk);
     let served = match tokio::net::TcpListener::from_std(admin.listener) {
@@ -79,7 +80,8 @@ async fn metrics_page(State(desk): State<Desk>) -> Response {
 
 async fn nothing() -> Response {
     let text = "no such page; there are /healthz, /status, /metrics and, by POST, \
-                /links/PEER/pause, /links/PEER/resume and /shards/SHARD/promote/NODE";
+                /links/PEER/pause, /links/PEER/resume, /shards/SHARD/promote/NODE and \
+                /catch-up/BYTES";
     refuse(StatusCode::NOT_FOUND, text.to_owned())
 }
 
@@ -138,6 +140,28 @@ async fn promote(
             "node {to} cannot take shard {shard} over now; mend: name another member of a set that \
              elects its leaders, one whose link replicates and lacks nothing"
         )),
+    }
+}
+
+/// Sets the pace at which this node lets itself be brought up.
+async fn catch_up(State(desk): State<Desk>, Path(bytes_per_s): Path<String>) -> Response {
+    if !desk.control {
+        return refuse(StatusCode::FORBIDDEN, ONLY_SHOWS.to_owned());
+    }
+    let Some(bytes_per_s) = bytes_per_s.parse().ok().filter(|rate| *rate <= 1 << 40) else {
+        let text = "bytes a second are a whole number up to 2^40, 0 for no bound: /catch-up/BYTES";
+        return refuse(StatusCode::BAD_REQUEST, text.to_owned());
+    };
+    let text = match bytes_per_s {
+        0 => "this node is brought up without a bound, until it restarts".to_owned(),
+        rate => format!("each log here is brought up at {rate} bytes a second, until a restart"),
+    };
+    match give(&desk, Wish::CatchUp { bytes_per_s }).await {
+        Ok(_) => json_page(
+            StatusCode::OK,
+            &json!({ "bytes_per_s": bytes_per_s, "text": text }),
+        ),
+        Err(text) => refuse(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()),
     }
 }
 

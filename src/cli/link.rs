@@ -31,6 +31,18 @@ enum Action {
     Pause(Target),
     /// Go on.
     Resume(Target),
+    /// Set the pace at which the node is brought up when it is behind, until it restarts.
+    CatchUp(Pace),
+}
+
+#[derive(Args, Debug)]
+struct Pace {
+    /// Bytes a second for each of its logs; 0 for no bound (link.catch_up_bytes_per_s).
+    #[arg(value_parser = whole(0, 1_u64 << 40))]
+    bytes_per_s: u64,
+    /// The node that is behind, at its port for clients.
+    #[arg(long, value_name = "HOST:PORT", value_parser = node_address)]
+    node: String,
 }
 
 #[derive(Args, Debug)]
@@ -45,13 +57,12 @@ struct Target {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let (word, target) = match &arguments.action {
-        Action::Pause(target) => ("pause", target),
-        Action::Resume(target) => ("resume", target),
+    let (path, node) = match &arguments.action {
+        Action::Pause(target) => (format!("/links/{}/pause", target.peer), &target.node),
+        Action::Resume(target) => (format!("/links/{}/resume", target.peer), &target.node),
+        Action::CatchUp(pace) => (format!("/catch-up/{}", pace.bytes_per_s), &pace.node),
     };
-    let address = admin_port(&target.node)?;
-    let path = format!("/links/{}/{word}", target.peer);
-    order(&address, &path)?;
+    order(&admin_port(node)?, &path)?;
     Ok(ExitCode::SUCCESS)
 }
 

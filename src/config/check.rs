@@ -430,6 +430,13 @@ fn link(file: &file::Link) -> Checked<Link> {
             limits::DISK_ALIGNMENT as u64,
             1 << 30,
         )?,
+        catch_up_bytes_per_s: or(
+            "link.catch_up_bytes_per_s",
+            &file.catch_up_bytes_per_s,
+            limits::CATCH_UP_BYTES_PER_S,
+            0,
+            1 << 40,
+        )?,
         rpc_timeout_ms: or(
             "link.rpc_timeout_ms",
             &file.rpc_timeout_ms,

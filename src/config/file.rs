@@ -158,6 +158,7 @@ pub(super) struct Link {
     pub(super) initial_credit_bytes: Option<Whole>,
     pub(super) max_batch_size: Option<Whole>,
     pub(super) max_batch_bytes: Option<Whole>,
+    pub(super) catch_up_bytes_per_s: Option<Whole>,
     pub(super) rpc_timeout_ms: Option<Whole>,
     pub(super) retry_backoff_ms: Option<Whole>,
 }

@@ -28,6 +28,8 @@ pub struct Config {
     pub mesh: bool,
     /// Credit that this node grants to its leader.
     pub initial_credit: CreditLimits,
+    /// Bytes a second by which grants to a leader rise while this node is behind; 0 for no bound.
+    pub catch_up_bytes_per_s: u64,
     /// Largest run of blocks in one frame, padded bytes; a larger block goes alone.
     pub run_bytes: u64,
     /// Silence after which a link counts as disconnected.
@@ -61,6 +63,7 @@ impl Config {
                 records: limits::INITIAL_CREDIT,
                 bytes: limits::INITIAL_CREDIT_BYTES,
             },
+            catch_up_bytes_per_s: limits::CATCH_UP_BYTES_PER_S,
             run_bytes: limits::MAX_BLOCK_BYTES as u64,
             rpc_timeout_us: limits::RPC_TIMEOUT_MS * 1000,
             retry_backoff_us: limits::RETRY_BACKOFF_MS * 1000,

@@ -76,6 +76,8 @@ pub struct Receiver {
     disposed: CreditLimits,
     limit: CreditLimits,
     held_back: bool,
+    /// Byte limit that is not passed while the sender is slowed.
+    cap: Option<u64>,
     connected: bool,
 }
 
@@ -89,6 +91,7 @@ impl Receiver {
             disposed: NOTHING,
             limit: NOTHING,
             held_back: false,
+            cap: None,
             connected: false,
         }
     }
@@ -106,6 +109,7 @@ impl Receiver {
         self.arrived = NOTHING;
         self.disposed = NOTHING;
         self.limit = NOTHING;
+        self.cap = None;
         self.connected = false;
     }
 
@@ -145,6 +149,31 @@ impl Receiver {
         self.raise();
     }
 
+    /// From now on the byte limit rises by [`Receiver::raise_cap`] alone, beginning so far above
+    /// what is granted.
+    pub fn cap(&mut self, more: u64) {
+        self.cap = Some(self.limit.bytes.saturating_add(more));
+        self.raise();
+    }
+
+    /// The byte limit may rise by `more` bytes, but not to more than `ahead` above what came and
+    /// what was granted before. Whether it rose.
+    pub fn raise_cap(&mut self, more: u64, ahead: u64) -> bool {
+        let before = self.limit;
+        if let Some(cap) = &mut self.cap {
+            let most = self.arrived.bytes.saturating_add(ahead).max(before.bytes);
+            *cap = cap.saturating_add(more).min(most);
+            self.raise();
+        }
+        self.limit != before
+    }
+
+    /// The byte limit is free again.
+    pub fn uncap(&mut self) {
+        self.cap = None;
+        self.raise();
+    }
+
     /// What is granted on this connection so far.
     pub fn limit(&self) -> CreditLimits {
         self.limit
@@ -167,7 +196,9 @@ impl Receiver {
     fn raise(&mut self) {
         if self.connected && !self.held_back {
             let free = minus(self.window, self.older);
-            self.limit = highest(self.limit, plus(self.disposed, free));
+            let mut limit = plus(self.disposed, free);
+            limit.bytes = self.cap.map_or(limit.bytes, |cap| limit.bytes.min(cap));
+            self.limit = highest(self.limit, limit);
         }
     }
 }

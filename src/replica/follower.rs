@@ -10,6 +10,7 @@
 use super::admit::{self, Place, Run};
 use super::credit::Receiver;
 use super::output::{Promise, Refused, Verdict};
+use super::pacing::Pace;
 use super::pausing::Load;
 use super::promises::Asked;
 use super::state::State;
@@ -72,6 +73,7 @@ pub struct Follower {
     pub(super) acked: BlockNo,
     pub(super) paused: Option<PauseReason>,
     pub(super) load: Load,
+    pub(super) pace: Pace,
     /// A run was refused because the disk is full: nothing more is granted until it is not.
     pub(super) full: bool,
     /// Why this node and its leader do not talk, if one of the two refused the other.
@@ -80,7 +82,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn new(window: CreditLimits) -> Follower {
+    pub fn new(window: CreditLimits, catch_up_bytes_per_s: u64) -> Follower {
         Follower {
             data: Vec::new(),
             control: Vec::new(),
@@ -99,6 +101,7 @@ impl Follower {
             acked: BlockNo(0),
             paused: None,
             load: Load::default(),
+            pace: Pace::new(catch_up_bytes_per_s),
             full: false,
             refused: None,
             heard: Time(0),
@@ -196,6 +199,7 @@ impl Follower {
         if self.credited == Some(connection) {
             self.credited = None;
             self.load.look_at = None;
+            self.pace.stop();
             self.receiver.disconnect();
         }
     }
@@ -269,6 +273,7 @@ impl Follower {
             "a run is judged before the next one"
         );
         let leader = state.may_lead(peer) && self.credited == Some(connection);
+        self.pace.came(run.weight().bytes, run.count);
         let within_credit = !leader || self.receiver.arrive(run.weight(), run.count);
         if leader && !state.config.electing {
             self.heard = now;
@@ -386,6 +391,7 @@ impl Follower {
         self.dispose(connection, run.weight());
         self.verified_end = self.verified_end.max(run.end());
         self.leader_said(said.committed_end, said.log_start);
+        self.mind_pace(state, view);
         self.commit(state, view);
         self.remember(state, view);
         self.ack(state, view);
@@ -443,6 +449,7 @@ impl Follower {
         self.arrived.push_back(candidate.arrived);
         self.verified_end = self.verified_end.max(candidate.run.end());
         self.leader_said(candidate.committed_end, candidate.log_start);
+        self.mind_pace(state, view);
         self.durable(state, view);
     }
 

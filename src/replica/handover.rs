@@ -96,6 +96,28 @@ impl Leader {
         }
     }
 
+    /// The log of this leader is closed by an error: the member that holds most of it is told to
+    /// take over at once, instead of after an election timeout. Whether it may is for its own
+    /// epoch to show.
+    pub(super) fn hand_over_failed(&mut self, state: &mut State) {
+        if !state.config.electing || !self.is_open() {
+            return;
+        }
+        let able = self.links.iter().filter(|link| {
+            link.counts(self.epoch)
+                && link.stopped.is_none()
+                && link.memory == ReplicaMemory::Whole
+                && link.data.is_some()
+        });
+        let Some(best) = able.max_by_key(|link| link.matched) else {
+            return;
+        };
+        let connection = best.data.expect("just seen");
+        let text = format!("{}: hands over to node {}", state.config.log, best.peer);
+        state.send(connection, TakeOver { epoch: self.epoch });
+        state.notice(Message::HandOver, text);
+    }
+
     fn prefer(&mut self, now: Time, state: &mut State, view: &dyn LogView) {
         let preferred = state.config.leader;
         if preferred == state.config.node || !self.is_caught_up(preferred, view) {

@@ -528,6 +528,7 @@ impl Leader {
 
     /// The log met a disk error: this node leads nothing any more.
     pub fn latched(&mut self, now: Time, state: &mut State) {
+        self.hand_over_failed(state);
         self.phase = Phase::Waiting;
         for index in 0..self.links.len() {
             if self.links[index].data.is_some() {

@@ -228,6 +228,8 @@ pub struct LinkView {
     pub status: LinkStatus,
     /// Why, in a few words.
     pub cause: String,
+    /// The block at which the logs differ, if they do; they may part before it.
+    pub diverged_at: Option<BlockNo>,
     /// For how long.
     pub since_us: u64,
     /// The last error, even if it is over; empty if there was none.

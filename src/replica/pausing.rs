@@ -39,6 +39,11 @@ pub(super) struct Load {
 }
 
 impl Follower {
+    /// When the load or the pace wants to be looked at.
+    pub(super) fn look_at(&self) -> Option<Time> {
+        self.load.look_at.into_iter().chain(self.pace.due()).min()
+    }
+
     /// Asks the leader to send nothing more.
     pub fn ask_pause(&mut self, reason: PauseReason, state: &mut State) {
         self.paused = Some(reason);
@@ -112,6 +117,7 @@ impl Follower {
     /// Closes the leader's connection after too long a silence (S-128).
     pub fn on_time(&mut self, now: Time, state: &mut State, view: &dyn LogView) {
         self.look_after_load(now, state, view);
+        self.step_pace(now, state);
         if self.silent_at(state).is_none_or(|at| now < at) {
             return;
         }

@@ -225,6 +225,7 @@ impl Follower {
         }
         if body.epoch == self.epoch && self.epoch.0 > 0 && !state.failed {
             self.leader_said(body.committed_end, body.log_start);
+            self.mind_pace(state, view);
             self.commit(state, view);
         }
         let pong = Pong {

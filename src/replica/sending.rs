@@ -228,6 +228,10 @@ impl Leader {
                 peer: link.peer,
                 status: link.status,
                 cause: link.cause.text(),
+                diverged_at: match link.stopped {
+                    Some(Cause::Diverged(at)) => Some(at),
+                    _ => None,
+                },
                 since_us: now.since_us(since),
                 last_error: link.last_error.text(),
                 lag_records: records(link.matched),

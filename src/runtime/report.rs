@@ -52,6 +52,7 @@ impl Core {
                     Wish::Promote { to, .. } => {
                         (self.can_hand_over(index, to), Event::Promote { to })
                     }
+                    Wish::CatchUp { bytes_per_s } => (Some(true), Event::CatchUp { bytes_per_s }),
                 };
                 let Some(changes) = changes else {
                     continue;

@@ -107,6 +107,10 @@ fn shard(status: &ShardStatus, usage: Option<&ShardUsage>) -> Value {
         "leader_silence_us": status.following.as_ref().and_then(|link| link.silence_us),
         "failed": status.failed,
         "waits_for": status.waits_for,
+        "catch_up": {
+            "bytes_per_s": status.catch_up_bytes_per_s,
+            "active": status.catches_up,
+        },
         "granted": granted(&status.granted),
         "cpu_s": usage.map_or(0, |usage| usage.cpu_ns) as f64 / 1e9,
         "counters": {
@@ -143,6 +147,7 @@ fn link(status: &ShardStatus, view: &LinkView, usage: Option<&ShardUsage>) -> Va
         "peer": view.peer.0,
         "status": word(view.status),
         "cause": view.cause,
+        "diverged_at": view.diverged_at.map(|block| block.0),
         "since_ms": view.since_us / 1000,
         "last_error": view.last_error,
         "lag": {

@@ -1,8 +1,10 @@
 //! Settings of one shard: what the shell takes from configuration and hands to the core.
 
 use crate::limits;
+use crate::replica;
 use crate::types::{LogId, NodeId};
 use crate::wal::config::Config as WalConfig;
+use crate::wire::body::CreditLimits;
 
 /// Settings of a shard.
 #[derive(Clone, Debug)]
@@ -33,6 +35,8 @@ pub struct LinkConfig {
     pub initial_credit: u64,
     /// Credit that a receiver grants, in bytes.
     pub initial_credit_bytes: u64,
+    /// Bytes a second at which a follower that is behind lets itself be brought up; 0 for no bound.
+    pub catch_up_bytes_per_s: u64,
     /// Silence after which a link counts as disconnected.
     pub rpc_timeout_us: u64,
     /// Time between two attempts to connect.
@@ -52,6 +56,7 @@ impl Default for LinkConfig {
         LinkConfig {
             initial_credit: limits::INITIAL_CREDIT,
             initial_credit_bytes: limits::INITIAL_CREDIT_BYTES,
+            catch_up_bytes_per_s: limits::CATCH_UP_BYTES_PER_S,
             rpc_timeout_us: limits::RPC_TIMEOUT_MS * 1000,
             retry_backoff_us: limits::RETRY_BACKOFF_MS * 1000,
             heartbeat_us: limits::HEARTBEAT_MS * 1000,
@@ -79,6 +84,33 @@ impl ShardConfig {
             wal: WalConfig::with_defaults(log, members),
             link: LinkConfig::default(),
             new_member: false,
+        }
+    }
+
+    /// What the replica takes of them.
+    pub(super) fn replica(&self) -> replica::Config {
+        let link = &self.link;
+        replica::Config {
+            log: self.wal.log,
+            node: self.node,
+            leader: self.leader,
+            electing: self.electing,
+            members: self.wal.members.clone(),
+            new_member: self.new_member,
+            mesh: self.mesh,
+            initial_credit: CreditLimits {
+                records: link.initial_credit,
+                bytes: link.initial_credit_bytes,
+            },
+            catch_up_bytes_per_s: link.catch_up_bytes_per_s,
+            run_bytes: self.wal.max_block_bytes as u64,
+            rpc_timeout_us: link.rpc_timeout_us,
+            retry_backoff_us: link.retry_backoff_us,
+            heartbeat_us: link.heartbeat_us,
+            gather_us: link.gather_us,
+            election_timeout_us: link.election_timeout_us,
+            handover_us: link.handover_us,
+            seed: self.seed,
         }
     }
 }

@@ -138,6 +138,11 @@ pub enum Event {
         /// Which member.
         to: NodeId,
     },
+    /// An operator sets the pace at which this node lets itself be brought up.
+    CatchUp {
+        /// Bytes a second; 0 for no bound.
+        bytes_per_s: u64,
+    },
     /// A buffer of so many bytes was refused to somebody outside of the core, for example to a
     /// connection that wants to receive a run: gives back what is only kept.
     MemoryShort {

@@ -62,6 +62,10 @@ pub struct ShardStatus {
     pub failed: String,
     /// Counters since start.
     pub counters: Counters,
+    /// Pace at which this node lets itself be brought up, bytes a second; 0 for no bound.
+    pub catch_up_bytes_per_s: u64,
+    /// Whether it is being brought up at that pace now.
+    pub catches_up: bool,
     /// Credit that this node granted the leader, and what it holds of it.
     pub granted: Account,
     /// Links that this node leads.

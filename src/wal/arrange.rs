@@ -22,7 +22,8 @@ use std::collections::VecDeque;
 /// brought it up, so one more failure meanwhile may take what only the two of them held.
 pub const DAMAGE_MEND: &str = "restore the file from a copy; or, while every other member of the \
     log is up and sound, move the log's directory away and restart the node, which is then brought \
-    up by the others (if another member has failed too, acknowledged records would be lost by it)";
+    up by the others (if another member has failed too, acknowledged records would be lost by it); \
+    or stop the node and see what `millrace salvage --config FILE --log ORIGIN-SHARD` can keep";
 
 /// A file of the log's directory.
 #[derive(Clone, Copy, Debug)]

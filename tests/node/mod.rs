@@ -7,6 +7,7 @@
 #![allow(dead_code)]
 
 pub mod loadgen;
+pub mod mount;
 pub mod ports;
 
 use std::fs;

@@ -155,6 +155,7 @@ impl Options {
             link: LinkConfig {
                 initial_credit: 4096,
                 initial_credit_bytes: 256 << 10,
+                catch_up_bytes_per_s: limits::CATCH_UP_BYTES_PER_S,
                 rpc_timeout_us: 500_000,
                 retry_backoff_us: 50_000,
                 heartbeat_us: 30_000,
@@ -233,6 +234,7 @@ impl Options {
         self.link.heartbeat_us = *rng.pick(&[20_000, 50_000]);
         self.link.election_timeout_us = *rng.pick(&[150_000, 300_000, 1_000_000]);
         self.link.handover_us = *rng.pick(&[50_000, 400_000, 2_000_000]);
+        self.link.catch_up_bytes_per_s = *rng.pick(&[0, 1 << 20, 128 << 20]);
     }
 
     /// Whether this kind of fault happens in the run.

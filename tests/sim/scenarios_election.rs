@@ -5,6 +5,7 @@
 //! one leader an epoch, and nothing acknowledged lost or doubled, is checked in all of them. Read
 //! `scenarios.rs` first.
 
+use super::disk::DiskFault;
 use super::node::node_id;
 use super::options::Options;
 use super::report::Report;
@@ -90,6 +91,27 @@ pub fn leader_killed(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let acked = world.quorum_acks() - before;
     ensure(acked > 20, Name::Stuck, || {
         format!("{acked} appends acknowledged in 1 s by the next leader")
+    })?;
+    world.give_back_and_rest()
+}
+
+/// a write of the leader fails. Its log is closed, and another member leads well before an
+/// election timeout is over; nothing acknowledged is lost, and the set of two goes on.
+pub fn leader_disk_fails(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut world = world(seed, electing(seed, 3), trace)?;
+    world.wait_for_leader()?;
+    world.run_for(500_000)?;
+    world.nodes[LEADER].disk.inject(0, DiskFault::Error);
+    world.wait_for("a closed log", |world| {
+        Ok(world.observe(LEADER)?.role == Role::Failed)
+    })?;
+    let shortest_us = world.options.link.election_timeout_us;
+    world.wait_for_other(LEADER, shortest_us / 2)?;
+    let before = world.quorum_acks();
+    world.run_for(500_000)?;
+    let acked = world.quorum_acks() - before;
+    ensure(acked > 10, Name::Stuck, || {
+        format!("{acked} appends acknowledged in 0.5 s by the next leader")
     })?;
     world.give_back_and_rest()
 }

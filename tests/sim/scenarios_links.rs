@@ -3,10 +3,12 @@
 use super::disk_options::DiskOptions;
 use super::options::Options;
 use super::report::Report;
-use super::scenarios::{LEADER, Traced, world};
+use super::scenarios::{FIRST, LEADER, SECOND, Traced, world};
 use super::verdict::{Name, Verdict, ensure};
+use super::world::World;
 use millrace::config::presets;
 use millrace::limits::{BATCH_TIMEOUT_MS, INITIAL_CREDIT, MAX_BLOCK_RECORDS, WRITE_DEPTH};
+use millrace::shard::Event;
 
 /// Blocks whose lag must have been seen on each link.
 const BLOCKS: u64 = 100;
@@ -65,4 +67,47 @@ pub fn latency_preset(seed: u64, trace: Traced) -> Result<Report, Verdict> {
         })?;
     }
     Ok(sum)
+}
+
+/// Bytes a second at which the follower of [`paced_catch_up`] lets itself be brought up.
+const PACE: u64 = 256 << 10;
+
+/// A follower that stood still is brought up at the pace that it sets, and what the leader commits
+/// meanwhile on top; when an operator lifts the bound it is there at once.
+pub fn paced_catch_up(seed: u64, trace: Traced) -> Result<Report, Verdict> {
+    let mut options = Options::quiet(3);
+    options.client_every_us = 2_000;
+    options.client_window = 8;
+    options.value_bytes = 3_000;
+    options.link.catch_up_bytes_per_s = PACE;
+    let window = options.link.initial_credit_bytes;
+    let mut world = world(seed, options, trace)?;
+    world.wait_for_leader()?;
+    world.pause_for(SECOND, 6_000_000);
+    world.run_for(7_500_000)?;
+    let begun = world.observe(SECOND)?;
+    ensure(begun.catches_up, Name::Stuck, || {
+        "a follower that lacks seconds of appends does not catch up at its pace".to_owned()
+    })?;
+    let live = |world: &mut World| -> Result<u64, Verdict> {
+        Ok(world.observe(FIRST)?.granted.used.bytes)
+    };
+    let (own, others) = (begun.granted.used.bytes, live(&mut world)?);
+    world.run_for(2_000_000)?;
+    let now = world.observe(SECOND)?;
+    let came = now.granted.used.bytes - own;
+    let others = live(&mut world)? - others;
+    let most = 2 * PACE.max(others) + window;
+    ensure(
+        now.catches_up && came <= most && came > others,
+        Name::Stuck,
+        || format!("{came} bytes came in 2 s, {others} to the other follower, at a pace of {PACE}"),
+    )?;
+    world.deliver(SECOND, Event::CatchUp { bytes_per_s: 0 })?;
+    world.wait_for("a follower without a bound", |world| {
+        let committed = world.observe(LEADER)?.high_watermark.0;
+        Ok(committed < world.observe(SECOND)?.log_end.0 + 8)
+    })?;
+    world.come_to_rest()?;
+    Ok(world.finish())
 }

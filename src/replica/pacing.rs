@@ -1,0 +1,169 @@
+//! How fast a follower that is behind is brought up: at the pace that the receiver sets.
+//!
+//! A follower that lacks more than 64 committed blocks *catches up*, until it lacks 8. Meanwhile it
+//! raises its byte limit by `catch_up_bytes_per_s` at most, in steps of 20 ms, so that disk and
+//! network stay free for what is live. What its leader commits meanwhile, estimated from the blocks
+//! that came, counts on top by 5/4: a follower never falls behind for good because of its own pace.
+//! Decides nothing about blocks: see `credit.rs` for the account.
+
+use super::Replica;
+use super::follower::Follower;
+use super::state::State;
+use super::view::LogView;
+use crate::types::{BlockNo, Time};
+
+/// Committed blocks that it lacks when it begins to catch up.
+const BEHIND_BLOCKS: u64 = 64;
+/// Committed blocks that it lacks when it has caught up.
+const CLOSE_BLOCKS: u64 = 8;
+/// Time between two raises, microseconds.
+const STEP_US: u64 = 20_000;
+/// What may be granted ahead of what came: the bytes of so much time, microseconds.
+const AHEAD_US: u64 = 100_000;
+/// Steps over which the leader's own rate is averaged.
+const STEPS: u64 = 16;
+
+/// A follower's pace.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// Bytes a second; 0 for no bound.
+    bytes_per_s: u64,
+    /// When the last step was, while it catches up.
+    stepped: Option<Time>,
+    /// What the leader had committed then.
+    committed: BlockNo,
+    /// Bytes a second that the leader commits.
+    live_bytes_per_s: u64,
+    /// Bytes of the blocks that came lately, on average.
+    block_bytes: u64,
+}
+
+impl Pace {
+    pub(super) fn new(bytes_per_s: u64) -> Pace {
+        Pace {
+            bytes_per_s,
+            stepped: None,
+            committed: BlockNo(0),
+            live_bytes_per_s: 0,
+            block_bytes: 0,
+        }
+    }
+
+    /// When the next step is due.
+    pub(super) fn due(&self) -> Option<Time> {
+        self.stepped.map(|at| at.plus_us(STEP_US))
+    }
+
+    /// The connection is gone, and all accounts with it.
+    pub(super) fn stop(&mut self) {
+        self.stepped = None;
+    }
+
+    /// Blocks came.
+    pub(super) fn came(&mut self, bytes: u64, blocks: u32) {
+        if blocks > 0 {
+            let average = bytes / u64::from(blocks);
+            self.block_bytes = match self.block_bytes {
+                0 => average,
+                before => before - before / STEPS + average / STEPS,
+            };
+        }
+    }
+
+    /// Bytes by which the limit may rise after a step of `step_us`.
+    fn step(&mut self, step_us: u64, committed: BlockNo) -> u64 {
+        let blocks = committed.0.saturating_sub(self.committed.0);
+        let live = per_second(blocks.saturating_mul(self.block_bytes), step_us);
+        let before = self.live_bytes_per_s;
+        self.live_bytes_per_s = before - before / STEPS + live / STEPS;
+        self.committed = committed;
+        let rate = u128::from(self.rate()) * u128::from(step_us) / 1_000_000;
+        rate.min(u128::from(u64::MAX)) as u64
+    }
+
+    fn rate(&self) -> u64 {
+        let live = self.live_bytes_per_s;
+        self.bytes_per_s.max(live.saturating_add(live / 4))
+    }
+}
+
+fn per_second(count: u64, time_us: u64) -> u64 {
+    let rate = u128::from(count) * 1_000_000 / u128::from(time_us.max(1));
+    rate.min(u128::from(u64::MAX)) as u64
+}
+
+impl Follower {
+    /// An operator sets the pace: bytes a second, 0 for no bound.
+    pub fn set_catch_up(&mut self, bytes_per_s: u64, state: &mut State) {
+        self.pace.bytes_per_s = bytes_per_s;
+        if bytes_per_s == 0 && self.catches_up() {
+            self.end_pace(state);
+        }
+    }
+
+    /// The pace that is set, bytes a second; 0 for no bound.
+    pub fn catch_up_bytes_per_s(&self) -> u64 {
+        self.pace.bytes_per_s
+    }
+
+    /// Whether it is being brought up at its own pace.
+    pub fn catches_up(&self) -> bool {
+        self.pace.stepped.is_some()
+    }
+
+    /// What the leader has committed, or what is held here, changed.
+    pub(super) fn mind_pace(&mut self, state: &mut State, view: &dyn LogView) {
+        let behind = self.leader_committed.0.saturating_sub(view.log_end().0);
+        if self.catches_up() {
+            if behind <= CLOSE_BLOCKS {
+                self.end_pace(state);
+            }
+        } else if behind > BEHIND_BLOCKS && self.pace.bytes_per_s > 0 && self.credited.is_some() {
+            self.pace.stepped = Some(state.clock);
+            self.pace.committed = self.leader_committed;
+            self.pace.live_bytes_per_s = 0;
+            self.receiver.cap(0);
+        }
+    }
+
+    /// Time for a step.
+    pub(super) fn step_pace(&mut self, now: Time, state: &mut State) {
+        let Some(before) = self.pace.stepped.filter(|_| self.pace.due() <= Some(now)) else {
+            return;
+        };
+        self.pace.stepped = Some(now);
+        let more = self.pace.step(now.since_us(before), self.leader_committed);
+        let ahead = self.pace.rate() / (1_000_000 / AHEAD_US);
+        if self.receiver.raise_cap(more, ahead) {
+            self.grant(state);
+        }
+    }
+
+    fn end_pace(&mut self, state: &mut State) {
+        self.pace.stop();
+        self.receiver.uncap();
+        self.grant(state);
+    }
+}
+
+impl Replica {
+    /// An operator sets the pace at which this node lets itself be brought up: bytes a second, 0
+    /// for no bound. Counts at once.
+    pub fn set_catch_up(&mut self, bytes_per_s: u64) {
+        self.follower.set_catch_up(bytes_per_s, &mut self.state);
+    }
+
+    /// Whether it is being brought up at that pace.
+    pub fn catches_up(&self) -> bool {
+        self.follower.catches_up()
+    }
+
+    /// That pace.
+    pub fn catch_up_bytes_per_s(&self) -> u64 {
+        self.follower.catch_up_bytes_per_s()
+    }
+}
+
+#[cfg(test)]
+#[path = "pacing_tests.rs"]
+mod tests;
