@@ -166,8 +166,8 @@ pub struct Link {
     pub initial_credit: u64,
     /// Credit granted per link, bytes of blocks as padded.
     pub initial_credit_bytes: u64,
-    /// Pace at which this node lets itself be brought up when it is behind, bytes a second a log; 0
-    /// for no bound.
+    /// Pace at which this node lets itself be brought up when it is behind, bytes a second, shared
+    /// evenly by its logs; 0 for no bound.
     pub catch_up_bytes_per_s: u64,
     /// Silence after which a link counts as disconnected, milliseconds.
     pub rpc_timeout_ms: u64,

@@ -157,7 +157,7 @@ pub const HEARTBEAT_MS: u64 = 100;
 /// (`rpc_timeout_ms`, S-167).
 pub const RPC_TIMEOUT_MS: u64 = 5_000;
 
-/// Bytes a second at which a follower that is behind lets itself be brought up
+/// Bytes a second at which a node that is behind lets itself be brought up, all its logs together
 /// (`catch_up_bytes_per_s`), so that what is live keeps most of disk and network.
 pub const CATCH_UP_BYTES_PER_S: u64 = 128 << 20;
 

@@ -94,7 +94,7 @@ pub enum Wish {
     },
     /// Sets the pace at which this node lets itself be brought up.
     CatchUp {
-        /// Bytes a second a log; 0 for no bound.
+        /// Bytes a second, shared evenly by its logs; 0 for no bound.
         bytes_per_s: u64,
     },
 }

@@ -15,6 +15,7 @@ use millrace::types::whole;
 use crate::Failure;
 use crate::lab;
 use crate::lab::bench::{self, BenchArgs};
+use crate::lab::catchup::{self, CatchupArgs};
 use crate::lab::reconnect::{self, ReconnectArgs};
 use crate::lab::stall::{self, StallArgs};
 use crate::lab::sweep::{self, SweepArgs};
@@ -53,6 +54,8 @@ enum Command {
     Stall(StallArgs),
     /// Cut the links of a fresh cluster under load and hold every account of credit against it
     Reconnect(ReconnectArgs),
+    /// Empty a follower's disk again and again and judge what its catch-up costs live appends
+    Catchup(CatchupArgs),
     /// Stand between nodes: delay their connections, or cut them
     Proxy(ProxyArgs),
     /// Put a run and its verification together; exit 0 only if everything holds
@@ -150,6 +153,7 @@ pub fn main() -> ExitCode {
         Command::Sweep(args) => sweep::sweep(&args),
         Command::Stall(args) => stall::stall(&args),
         Command::Reconnect(args) => reconnect::reconnect(&args),
+        Command::Catchup(args) => catchup::catchup(&args),
         Command::Proxy(args) => proxy(&args),
         Command::Summary(args) => summary(&args),
     };

@@ -100,6 +100,13 @@ impl NodeStatus {
         led.filter_map(log).collect()
     }
 
+    /// Bytes of blocks that came on the connections of its leaders, of all logs.
+    pub fn granted_used_bytes(&self) -> u64 {
+        let shards = self.0["shards"].as_array().into_iter().flatten();
+        let used = shards.filter_map(|shard| shard["granted"]["used"]["bytes"].as_u64());
+        used.sum()
+    }
+
     /// One of the process's own counters.
     pub fn counter(&self, key: &str) -> u64 {
         self.0["counters"][key].as_u64().unwrap_or(0)

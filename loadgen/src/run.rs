@@ -27,9 +27,6 @@ use crate::payload::Payload;
 use crate::report::{Lag, LinkReport, NodeReport, Report, SECONDS_LEAST};
 use crate::schedule::Rate;
 
-/// How long the followers get to hold everything when the load has ended.
-const SETTLE: Duration = Duration::from_secs(60);
-
 /// Flags of `run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
@@ -43,6 +40,9 @@ pub struct RunArgs {
     /// Seconds of load before measuring
     #[arg(long, default_value_t = 5.0)]
     pub warmup: f64,
+    /// Seconds that the followers get to hold everything when the load has ended
+    #[arg(long, default_value_t = 60, value_parser = whole(0_u64, 3600))]
+    pub settle: u64,
     /// When an append is acknowledged: local, leader or quorum [default: quorum in a set, leader in
     /// a mesh]
     #[arg(long)]
@@ -166,7 +166,8 @@ pub fn run(args: &RunArgs) -> Result<bool, Failure> {
     report.count(&outcome.stats, &plan.logs);
     report.lag_us = slowest(&statuses(&addresses));
     let interrupted = INTERRUPTED.load(Ordering::Relaxed);
-    let settle = if interrupted { Duration::ZERO } else { SETTLE };
+    let settle = if interrupted { 0 } else { args.settle };
+    let settle = Duration::from_secs(settle);
     report.settled = nodes::wait_until_equal(&addresses, settle);
     report.nodes = node_reports(args, &statuses(&addresses), (&before, &earlier));
     let ledger = Ledger {

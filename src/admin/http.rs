@@ -154,7 +154,7 @@ async fn catch_up(State(desk): State<Desk>, Path(bytes_per_s): Path<String>) -> 
     };
     let text = match bytes_per_s {
         0 => "this node is brought up without a bound, until it restarts".to_owned(),
-        rate => format!("each log here is brought up at {rate} bytes a second, until a restart"),
+        rate => format!("this node is brought up at {rate} bytes a second, until it restarts"),
     };
     match give(&desk, Wish::CatchUp { bytes_per_s }).await {
         Ok(_) => json_page(

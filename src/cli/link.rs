@@ -37,7 +37,7 @@ enum Action {
 
 #[derive(Args, Debug)]
 struct Pace {
-    /// Bytes a second for each of its logs; 0 for no bound (link.catch_up_bytes_per_s).
+    /// Bytes a second, shared evenly by its logs; 0 for no bound (link.catch_up_bytes_per_s).
     #[arg(value_parser = whole(0, 1_u64 << 40))]
     bytes_per_s: u64,
     /// The node that is behind, at its port for clients.

@@ -61,7 +61,7 @@ keys! {
     "link.max_batch_size", "log.max_block_records", "another name for log.max_block_records";
     "link.max_batch_bytes", limits::MAX_BATCH_BYTES, "largest batch, header included, bytes";
     "link.catch_up_bytes_per_s", limits::CATCH_UP_BYTES_PER_S,
-        "pace at which this node is brought up, bytes a second a log; 0: no bound";
+        "pace at which this node is brought up, bytes a second of all logs; 0: no bound";
     "link.rpc_timeout_ms", limits::RPC_TIMEOUT_MS, "silence that disconnects a link";
     "link.retry_backoff_ms", limits::RETRY_BACKOFF_MS, "longest pause between two attempts";
 }

@@ -126,7 +126,7 @@ fn shard_config(node: &Node, log: LogId) -> ShardConfig {
     let link = LinkConfig {
         initial_credit: config.link.initial_credit,
         initial_credit_bytes: config.link.initial_credit_bytes,
-        catch_up_bytes_per_s: config.link.catch_up_bytes_per_s,
+        catch_up_bytes_per_s: node.share_of_pace(config.link.catch_up_bytes_per_s),
         rpc_timeout_us: config.link.rpc_timeout_ms * 1000,
         retry_backoff_us: config.link.retry_backoff_ms * 1000,
         election_timeout_us: config.cluster.election_timeout_ms * 1000,

@@ -61,6 +61,14 @@ pub(super) struct Counters {
     pub(super) refused: AtomicU64,
 }
 
+impl Node {
+    /// What one log gets of a pace that is set for the whole node; 0 for no bound.
+    pub(super) fn share_of_pace(&self, bytes_per_s: u64) -> u64 {
+        let logs = self.config.cluster.logs().count() as u64;
+        bytes_per_s.div_ceil(logs.max(1))
+    }
+}
+
 impl Board for Node {
     fn snapshot(&self) -> Snapshot {
         super::status::snapshot(self)

@@ -52,7 +52,10 @@ impl Core {
                     Wish::Promote { to, .. } => {
                         (self.can_hand_over(index, to), Event::Promote { to })
                     }
-                    Wish::CatchUp { bytes_per_s } => (Some(true), Event::CatchUp { bytes_per_s }),
+                    Wish::CatchUp { bytes_per_s } => {
+                        let bytes_per_s = self.node.share_of_pace(bytes_per_s);
+                        (Some(true), Event::CatchUp { bytes_per_s })
+                    }
                 };
                 let Some(changes) = changes else {
                     continue;

@@ -190,6 +190,18 @@ impl Cluster {
         pid.ok_or_else(|| Failure::Failed(format!("node {node} does not run")))
     }
 
+    /// Kills a node, empties its disk and starts it again: it has to be brought up from nothing.
+    pub fn restart_emptied(&self, node: u64) -> Result<(), Failure> {
+        let id = node.to_string();
+        let done = |ended: Ended| match ended.code {
+            0 => Ok(()),
+            _ => Err(Failure::Failed(ended.tail(5))),
+        };
+        done(self.script(&["kill", &id])?)?;
+        fs::remove_dir_all(&self.data()[node as usize - 1]).map_err(Failure::failed)?;
+        done(self.script(&["start", &id])?)
+    }
+
     /// Stops the nodes; their files stay until the value is dropped.
     pub fn stop(&self) -> Result<(), Failure> {
         go_on()?;

@@ -1,5 +1,5 @@
-//! Experiments on clusters of real processes on this machine: `bench` and `sweep` measure, `stall`
-//! and `reconnect` disturb and judge.
+//! Experiments on clusters of real processes on this machine: `bench` and `sweep` measure, `stall`,
+//! `reconnect` and `catchup` disturb and judge.
 //!
 //! Owns what they share: where the programs are, a cluster that goes away however the experiment
 //! ends, one load, the space that it needs, the limit of the disk. Nothing here measures anything
@@ -8,6 +8,7 @@
 
 pub mod bench;
 pub mod cases;
+pub mod catchup;
 pub mod child;
 pub mod cluster;
 pub mod reconnect;
