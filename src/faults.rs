@@ -40,11 +40,25 @@ pub enum Fault {
     GrantTwoVotes,
     /// Go on leading without a majority.
     NoStepDown,
+    /// Call durable what a dead process left in the device's cache, without a sync.
+    SkipSync,
+    /// Count a block as durable as soon as one behind it is.
+    AckOutOfOrder,
+    /// Send blocks that are read back from the disk with a header made anew.
+    ReEncodeOnCatchUp,
+    /// Vote for a log that is behind the own one.
+    VoteForAnyLog,
+    /// Count a follower that is out of reach as if it still followed.
+    StaleMajority,
+    /// Answer a committed read with all that is durable here.
+    ReadUncommitted,
+    /// Hand over before the other one holds everything.
+    HandOverBehind,
 }
 
 impl Fault {
     /// Every fault with its name in `MILLRACE_FAULT`.
-    pub const ALL: [(Fault, &'static str); 17] = [
+    pub const ALL: [(Fault, &'static str); 24] = [
         (Fault::AckEarly, "ack_early"),
         (Fault::IgnoreShortWrite, "ignore_short_write"),
         (Fault::EraseFirstFirst, "erase_first_first"),
@@ -62,6 +76,13 @@ impl Fault {
         (Fault::KeepCutProducers, "keep_cut_producers"),
         (Fault::GrantTwoVotes, "grant_two_votes"),
         (Fault::NoStepDown, "no_step_down"),
+        (Fault::SkipSync, "skip_sync"),
+        (Fault::AckOutOfOrder, "ack_out_of_order"),
+        (Fault::ReEncodeOnCatchUp, "re_encode_on_catch_up"),
+        (Fault::VoteForAnyLog, "vote_for_any_log"),
+        (Fault::StaleMajority, "stale_majority"),
+        (Fault::ReadUncommitted, "read_uncommitted"),
+        (Fault::HandOverBehind, "hand_over_behind"),
     ];
 }
 

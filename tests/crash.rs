@@ -12,6 +12,8 @@ mod sim;
 mod disk_tests;
 #[path = "crash/images.rs"]
 mod images;
+#[path = "crash/kinds.rs"]
+mod kinds;
 #[path = "crash/maker.rs"]
 mod maker;
 #[path = "crash/model.rs"]
@@ -27,6 +29,7 @@ mod verdict;
 #[path = "crash/workload.rs"]
 mod workload;
 
+use kinds::Kind;
 use workload::{Done, Length};
 
 /// Fewest I/Os that change the disk, in each run.
@@ -64,6 +67,7 @@ fn summary(name: &str, done: &Done) {
         tally.nested,
         tally.tails,
     );
+    println!("{name}: {}", tally.kinds);
 }
 
 /// The runs of every day; `SEED=7` or `SEED=100..200` asks for others.
@@ -114,5 +118,12 @@ fn every_crash_of_a_run_loses_nothing_durable() {
         (tally.tails, "torn tails"),
     ] {
         assert!(count > 0, "the runs hold no {what}");
+    }
+    for kind in Kind::ALL {
+        let [points, torn, all] = tally.kinds.counts(kind);
+        assert!(points > 0, "no crash met a {kind:?}");
+        assert!(torn > 0 || !kind.tears(), "no crash tore a {kind:?}");
+        let small = kind.tears() && kind != Kind::Append;
+        assert!(all > 0 || !small, "not every subset of a {kind:?} was seen");
     }
 }

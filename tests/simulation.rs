@@ -14,10 +14,12 @@ mod foreign;
 #[path = "sim/network_checks.rs"]
 mod network_checks;
 
+use sim::long;
 use sim::report::Report;
 use sim::runs::{Script, complain, run, swarm};
 use sim::{
-    mesh, scenarios, scenarios_election, scenarios_loss, scenarios_producers, scenarios_script,
+    mesh, scenarios, scenarios_changes, scenarios_election, scenarios_loss, scenarios_producers,
+    scenarios_script, scenarios_writes,
 };
 
 /// Seeds of a default run.
@@ -65,6 +67,16 @@ fn swarm_of_seeds() {
     }
 }
 
+/// The swarm for as long as it is given, on all cores.
+#[test]
+#[ignore = "scripts/simulate runs it"]
+fn long_swarm() {
+    let asked = long::Asked::of_environment();
+    if let Err(why) = long::run(&asked) {
+        panic!("long_swarm: {why}");
+    }
+}
+
 /// S-3, S-5, S-20, S-145: meshes of two and three nodes.
 #[test]
 fn swarm_of_meshes() {
@@ -72,7 +84,7 @@ fn swarm_of_meshes() {
     let sum = runs(mesh::swarm, "swarm_of_meshes", seeds);
     println!("{seeds} seeds\n{sum}");
     if seeds >= MESH_SEEDS && number("SEED").is_none() {
-        let missing = sum.missing();
+        let missing = sum.missing_in_mesh();
         assert!(missing.is_empty(), "never happened: {missing:?}");
         assert!(sum.acked.iter().all(|acked| *acked > 0), "{sum}");
     }
@@ -262,6 +274,7 @@ fn the_preset_latency_shows_a_lower_lag() {
 }
 
 /// the receiver sets the rate of a catch-up, also while it runs.
+#[cfg(feature = "node")]
 #[test]
 fn a_follower_is_brought_up_at_its_own_pace() {
     let name = "paced_catch_up";
@@ -326,4 +339,31 @@ fn a_flapping_member_deposes_nobody() {
 #[test]
 fn the_placed_leader_is_given_the_leadership_back() {
     runs(scenarios_election::given_back, "given_back", 6);
+}
+
+///
+#[test]
+fn a_thousand_changes_of_the_leader_stall_nothing() {
+    let name = "thousand_changes";
+    let sum = runs(scenarios_changes::thousand_changes, name, 1);
+    assert!(
+        sum.elections[1] >= scenarios_changes::CHANGES,
+        "{:?}",
+        sum.elections
+    );
+}
+
+///
+#[test]
+fn a_retry_over_a_fail_over_is_never_appended_twice() {
+    let name = "retries_over_fail_overs";
+    let sum = runs(scenarios_changes::retries_over_fail_overs, name, 6);
+    assert!(sum.retries > 100, "{} batches were sent again", sum.retries);
+    assert!(sum.elections[1] >= 60, "{:?}", sum.elections);
+}
+
+///
+#[test]
+fn a_followers_writes_follow_from_its_blocks() {
+    runs(scenarios_writes::follower_writes, "follower_writes", 3);
 }

@@ -16,6 +16,7 @@ use super::output::{Output, Refused};
 use super::progress::{Cause, Link, Refusal, Stage};
 use super::state::State;
 use super::view::LogView;
+use crate::faults::{Fault, active};
 use crate::limits::HELD_BLOCKS;
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Tick, Time};
 use crate::wire::block::BlockHeader;
@@ -389,7 +390,10 @@ impl Leader {
             .links
             .iter()
             .filter(|link| link.counts(self.epoch))
-            .map(|link| link.matched)
+            .map(|link| match link.stage {
+                Stage::Down if active(Fault::StaleMajority) => own,
+                _ => link.matched,
+            })
             .chain([own])
             .collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));

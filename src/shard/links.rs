@@ -313,3 +313,12 @@ fn spoil_padding(bytes: &mut [u8], headers: &[BlockHeader]) {
         at += header.padded_len();
     }
 }
+
+/// The fault `re_encode_on_catch_up`: the blocks sent are not the blocks that were written.
+pub(super) fn make_headers_anew(loaded: &mut Loaded, buffers: &mut dyn Buffers) {
+    let bytes = buffers.bytes_mut(loaded.buffer);
+    for (header, start) in &mut loaded.blocks {
+        header.committed_end = header.block;
+        header.header_crc = block::write_header(&mut bytes[*start..], header);
+    }
+}

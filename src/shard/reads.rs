@@ -7,8 +7,10 @@
 //! that names the epoch of its last batch is never given records that do not follow it: if that
 //! batch is no longer in the log the answer is `Truncated`. Read `wal/loads.rs` for the disk.
 
+use super::links::make_headers_anew;
 use super::{Part, Purpose, Request, Role, Shard};
 use crate::buffers::Buffers;
+use crate::faults::{self, Fault};
 use crate::limits::{BATCH_HEADER, BLOCK_HEADER, WAITING_READS, WAITING_READS_EACH};
 use crate::types::{BufferId, ConnectionId, Epoch, Offset, ReadLevel, Time};
 use crate::wal::{Common, DAMAGE_MEND, From, Load, Loaded, ReadError};
@@ -117,6 +119,9 @@ impl Shard {
         }
         let sealed = self.log.end_offset();
         let (bound, bound_offset) = match read.level {
+            ReadLevel::Committed if faults::active(Fault::ReadUncommitted) => {
+                (self.log.durable_end(), self.log.durable_offset())
+            }
             ReadLevel::Committed => (self.replica.high_watermark(), self.committed_offset),
             ReadLevel::Local => (self.log.log_end(), self.log.open_end_offset()),
         };
@@ -207,10 +212,15 @@ impl Shard {
         &mut self,
         now: Time,
         request: u64,
-        result: Result<Loaded, ReadError>,
+        mut result: Result<Loaded, ReadError>,
         buffers: &mut dyn Buffers,
     ) {
         let purpose = self.loads.end(request).expect("every load has its purpose");
+        if let (Ok(loaded), Purpose::Run(_)) = (&mut result, &purpose)
+            && faults::active(Fault::ReEncodeOnCatchUp)
+        {
+            make_headers_anew(loaded, buffers);
+        }
         match (&result, purpose) {
             // Trimmed meanwhile, or cut: looked at again.
             (Err(ReadError::NotHeld), Purpose::Read(read))

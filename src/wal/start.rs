@@ -129,7 +129,9 @@ impl Log {
         let from = tail.next;
         let mut steps = VecDeque::new();
         // Sync before name: a file whose header may still be lost must not get its name.
-        steps.extend(ready.syncs.into_iter().map(Step::Sync));
+        let syncs = ready.syncs.into_iter();
+        let syncs = syncs.filter(|_| !faults::active(Fault::SkipSync));
+        steps.extend(syncs.map(Step::Sync));
         steps.extend(ready.name.map(|(file, base)| Step::Name(file, base)));
         if ready.memory != RecoveredMemory::Blank {
             steps.push_back(Step::SyncDirectory);

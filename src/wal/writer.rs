@@ -144,9 +144,14 @@ impl Writer {
 
     pub(super) fn on_written(&mut self, number: u64) {
         self.in_flight -= 1;
-        // A job that counted as durable before its time may be gone already (`Fault::AckEarly`).
+        // A job that counted as durable before its time may be gone already (`Fault::AckEarly`,
+        // `Fault::AckOutOfOrder`).
         if let Some(at) = number.checked_sub(self.first) {
             self.jobs[at as usize].done = true;
+            if faults::active(Fault::AckOutOfOrder) {
+                let before = self.jobs.iter_mut().take(at as usize);
+                before.for_each(|tracked| tracked.done = true);
+            }
         }
     }
 

@@ -5,13 +5,14 @@
 //! recovery too), compare, append more, crash again, recover again, compare. All are made from the
 //! seed. Read `model.rs` for the comparisons, `workload.rs` for the runs.
 
+use crate::kinds::{FEW_SECTORS, Kind, Kinds};
 use crate::model::Model;
 use crate::rig::Rig;
 use crate::sim::disk::Disk;
 use crate::sim::disk_crash::Outcome;
 use crate::sim::rng::Rng;
 use crate::verdict::{self, verdict};
-use millrace::limits::CHECKPOINT_COPY;
+use millrace::limits::{CHECKPOINT_COPY, SECTOR};
 use millrace::types::NodeId;
 use millrace::wal::op::{CHECKPOINT_FILE, DiskOp, FileName};
 
@@ -37,6 +38,8 @@ pub struct Tally {
     pub nested: u64,
     /// Recoveries that reported a torn tail.
     pub tails: u64,
+    /// What was in flight, and torn.
+    pub kinds: Kinds,
 }
 
 impl Tally {
@@ -55,6 +58,7 @@ impl Tally {
         self.rotten += other.rotten;
         self.nested += other.nested;
         self.tails += other.tails;
+        self.kinds.add(&other.kinds);
     }
 }
 
@@ -71,7 +75,7 @@ pub struct Examiner {
 
 /// How an image came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Image {
     Subset,
     Torn,
     Killed,
@@ -85,19 +89,26 @@ impl Examiner {
         let ops: Vec<DiskOp> = rig.disk.in_flight().copied().collect();
         self.tally.most_in_flight = self.tally.most_in_flight.max(ops.len());
         let mut rng = rig.rng.fork();
+        let kinds = ops.iter().map(|op| Kind::of(&rig.disk, op));
+        let kinds: Vec<Option<Kind>> = kinds.collect();
+        let changing = kinds.iter().flatten();
+        changing.for_each(|kind| self.tally.kinds.in_flight(*kind));
         for outcomes in subsets(&ops, &mut rng) {
             let disk = rig.disk.crash_with(&outcomes, &mut rng);
-            self.examine(rig, disk, Kind::Subset, &mut rng);
+            self.examine(rig, disk, Image::Subset, &mut rng);
         }
         if ops.iter().any(|op| matches!(op, DiskOp::Write { .. })) {
             for _ in 0..self.torn_per_point {
-                let disk = rig.disk.crash(&mut rng);
-                self.examine(rig, disk, Kind::Torn, &mut rng);
+                let outcomes = any_outcomes(&ops, &mut rng);
+                self.examine_torn(rig, &kinds, &outcomes, &mut rng);
             }
+        }
+        for (index, op) in ops.iter().enumerate() {
+            self.tear_everywhere(rig, (&ops, &kinds), (index, op), &mut rng);
         }
         if rng.below(2) == 0 {
             let disk = rig.disk.kill(&mut rng);
-            self.examine(rig, disk, Kind::Killed, &mut rng);
+            self.examine(rig, disk, Image::Killed, &mut rng);
         }
         let saving = ops
             .iter()
@@ -105,8 +116,54 @@ impl Examiner {
         if rig.model.created && !saving && rng.below(4) == 0 {
             let mut disk = rig.disk.crash(&mut rng);
             rot_one_checkpoint_copy(&mut disk, &mut rng);
-            self.examine(rig, disk, Kind::Rotten, &mut rng);
+            self.examine(rig, disk, Image::Rotten, &mut rng);
         }
+    }
+
+    /// Every subset of the sectors of a small write, once for each kind of write in a run; the
+    /// other operations in flight end in any way.
+    fn tear_everywhere(
+        &mut self,
+        rig: &Rig,
+        (ops, kinds): (&[DiskOp], &[Option<Kind>]),
+        (index, op): (usize, &DiskOp),
+        rng: &mut Rng,
+    ) {
+        let sectors = match *op {
+            DiskOp::Write { len, .. } => len / SECTOR,
+            _ => return,
+        };
+        let kind = kinds[index].expect("a write changes the disk");
+        if sectors > FEW_SECTORS || self.tally.kinds.counts(kind)[2] > 0 {
+            return;
+        }
+        self.tally.kinds.all_subsets(kind);
+        for mask in 0..1_u32 << sectors {
+            let mut outcomes = any_outcomes(ops, rng);
+            let kept = (0..sectors).map(|sector| mask >> sector & 1 == 1);
+            outcomes[index] = Outcome::Sectors(kept.collect());
+            self.examine_torn(rig, kinds, &outcomes, rng);
+        }
+    }
+
+    fn examine_torn(
+        &mut self,
+        rig: &Rig,
+        kinds: &[Option<Kind>],
+        outcomes: &[Outcome],
+        rng: &mut Rng,
+    ) {
+        for (kind, outcome) in kinds.iter().zip(outcomes) {
+            let torn = match outcome {
+                Outcome::Sectors(which) => which.contains(&true) && which.contains(&false),
+                Outcome::Not | Outcome::Whole => false,
+            };
+            if let Some(kind) = kind.filter(|_| torn) {
+                self.tally.kinds.torn(kind);
+            }
+        }
+        let disk = rig.disk.crash_with(outcomes, rng);
+        self.examine(rig, disk, Image::Torn, rng);
     }
 
     /// Says where the run is, for verdicts to come.
@@ -115,13 +172,13 @@ impl Examiner {
     }
 
     /// Recovers from `disk`, compares, appends, crashes again, recovers, compares.
-    fn examine(&mut self, at: &Rig, disk: Disk, kind: Kind, rng: &mut Rng) {
+    fn examine(&mut self, at: &Rig, disk: Disk, kind: Image, rng: &mut Rng) {
         verdict::count_image();
         let counter = match kind {
-            Kind::Subset => &mut self.tally.subsets,
-            Kind::Torn => &mut self.tally.torn,
-            Kind::Killed => &mut self.tally.killed,
-            Kind::Rotten => &mut self.tally.rotten,
+            Image::Subset => &mut self.tally.subsets,
+            Image::Torn => &mut self.tally.torn,
+            Image::Killed => &mut self.tally.killed,
+            Image::Rotten => &mut self.tally.rotten,
         };
         *counter += 1;
         let point = self.tally.points;
@@ -209,6 +266,10 @@ fn subsets(ops: &[DiskOp], rng: &mut Rng) -> Vec<Vec<Outcome>> {
         found.push(ops.iter().map(|_| outcome(rng.flip())).collect());
     }
     found
+}
+
+fn any_outcomes(ops: &[DiskOp], rng: &mut Rng) -> Vec<Outcome> {
+    ops.iter().map(|op| Outcome::any(op, rng)).collect()
 }
 
 fn rot_one_checkpoint_copy(disk: &mut Disk, rng: &mut Rng) {

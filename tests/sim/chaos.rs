@@ -9,12 +9,18 @@
 use super::disk::DiskFault;
 use super::image::Image;
 use super::network::NetOptions;
-use super::node::node_id;
+use super::node::{Process, node_id};
 use super::options::Fault;
 use super::rng::{Chance, Rng};
 use super::verdict::Checked;
 use super::world::{Task, World};
 use millrace::shard::Event;
+use millrace::wal::op::DiskOp;
+
+/// How often a machine that is to lose its power is looked at until it writes.
+const LOOKS: u32 = 200;
+/// Time between two looks, microseconds.
+const LOOK_EVERY_US: u64 = 100;
 
 /// The faults' own chance, and whether they go on.
 #[derive(Debug)]
@@ -22,6 +28,8 @@ pub struct Chaos {
     rng: Rng,
     /// Whether new faults come by themselves.
     pub active: bool,
+    /// Hand-overs that were asked for and begun: of which epoch, to whom.
+    pub promoted: Vec<(u32, usize)>,
 }
 
 /// Something on the agenda of the faults.
@@ -50,6 +58,13 @@ pub enum Step {
         /// With whom.
         peer: usize,
     },
+    /// A machine loses its power if it is writing, else a little later.
+    PowerLoss {
+        /// Which.
+        node: usize,
+        /// How often more it is looked at before it loses it anyway.
+        looks: u32,
+    },
     /// Somebody restarts a node whose log is closed.
     RestartFailed {
         /// Which.
@@ -62,7 +77,11 @@ pub enum Step {
 impl Chaos {
     /// No faults yet.
     pub fn new(rng: Rng) -> Chaos {
-        Chaos { rng, active: false }
+        Chaos {
+            rng,
+            active: false,
+            promoted: Vec::new(),
+        }
     }
 
     /// What comes next follows from this alone.
@@ -96,6 +115,8 @@ impl World {
                 *self.nodes[node].disk.options_mut() = self.options.disk.clone();
             }
             Step::ResumeLink { node, peer } => return self.pause_link(node, peer, false),
+            Step::PowerLoss { node, looks } if self.chaos.active => self.lose_power(node, looks),
+            Step::PowerLoss { .. } => {}
             Step::RestartFailed { node, run } if self.runs(node, run) => {
                 self.crash_node(node, false);
                 return self.start_node(node);
@@ -134,7 +155,11 @@ impl World {
                 });
             }
             Fault::Kill => self.crash_for_a_while(node, false),
-            Fault::PowerLoss => self.crash_for_a_while(node, true),
+            Fault::PowerLoss => {
+                // The logs of a mesh lose their power at one moment.
+                let waits = !self.options.mesh && self.chaos.rng.flip();
+                self.lose_power(node, if waits { LOOKS } else { 0 });
+            }
             Fault::PowerLossOfAll => {
                 self.report.count("power_loss_of_all", 1);
                 for node in 0..self.nodes.len() {
@@ -158,6 +183,7 @@ impl World {
                     self.disk_sound_later(node, 1_500_000);
                 }
             }
+            Fault::Promote => return self.promote(if node == self.leader() { peer } else { node }),
             Fault::SlowDisk => {
                 let options = self.nodes[node].disk.options_mut();
                 options.slow = Chance::percent(30);
@@ -276,6 +302,19 @@ impl World {
         self.after(lasting, Task::Chaos(Step::DiskSound { node }));
     }
 
+    /// A machine loses its power: at a moment with writes in flight, if one comes soon.
+    fn lose_power(&mut self, node: usize, looks: u32) {
+        let in_flight = self.nodes[node].disk.in_flight();
+        let writes = in_flight.filter(|op| matches!(op, DiskOp::Write { .. }));
+        let busy = writes.count() >= 2;
+        if looks > 0 && !busy {
+            let looks = looks - 1;
+            let step = Step::PowerLoss { node, looks };
+            return self.after(LOOK_EVERY_US, Task::Chaos(step));
+        }
+        self.crash_for_a_while(node, true);
+    }
+
     fn crash_for_a_while(&mut self, node: usize, power_lost: bool) {
         if self.nodes[node].process.is_none() {
             return;
@@ -291,9 +330,10 @@ impl World {
     /// A node's process ends now.
     pub fn crash_node(&mut self, node: usize, power_lost: bool) {
         self.note(format_args!("n{node} crashes, power lost: {power_lost}"));
-        let (lost, torn) = self.nodes[node].crash(power_lost, &mut self.chaos.rng);
-        self.report.count("lost_write", lost);
-        self.report.count("torn_write", torn);
+        let cut = self.nodes[node].crash(power_lost, &mut self.chaos.rng);
+        self.report.count("lost_write", cut.lost);
+        self.report.count("torn_write", cut.torn);
+        self.report.count("reordered_write", cut.reordered);
         self.net.stopped(self.now_us, node, power_lost);
         if self.options.has(Fault::ClockStep) && self.chaos.rng.flip() {
             self.nodes[node].clock_ahead_us = self.chaos.rng.below(20_000_000);
@@ -324,6 +364,20 @@ impl World {
     pub fn pause_link(&mut self, node: usize, peer: usize, pause: bool) -> Checked {
         let peer = node_id(peer);
         self.deliver(node, Event::PauseLink { peer, pause })
+    }
+
+    /// An operator asks the leader to hand over to `node`.
+    fn promote(&mut self, node: usize) -> Checked {
+        let leader = self.leader();
+        let to = node_id(node);
+        let awake = self.nodes[leader].awake();
+        let able = |process: &Process| process.shard.can_promote(to) == Some(true);
+        if awake && self.nodes[leader].process.as_ref().is_some_and(able) {
+            let epoch = self.checker.epoch_of(leader);
+            self.chaos.promoted.push((epoch, node));
+            self.deliver(leader, Event::Promote { to })?;
+        }
+        Ok(())
     }
 
     fn step_clock(&mut self, node: usize) {

@@ -227,6 +227,12 @@ impl Checker {
         [nodes.len() as u64, changes.count() as u64]
     }
 
+    /// Whether this node was the next to lead after this epoch.
+    pub fn led_next(&self, epoch: u32, node: usize) -> bool {
+        let next = self.leaders.range(epoch + 1..).next();
+        next.is_some_and(|(_, leader)| *leader == node)
+    }
+
     /// The node that led in this epoch, if one was seen to.
     pub fn leader_of(&self, epoch: u32) -> Option<usize> {
         self.leaders.get(&epoch).copied()

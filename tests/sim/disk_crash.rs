@@ -10,6 +10,7 @@ use super::content::sectors;
 use super::disk::{Disk, InFlight};
 use super::rng::Rng;
 use millrace::limits::SECTOR;
+use millrace::types::Ticket;
 use millrace::wal::op::{CHECKPOINT_FILE, DiskOp, FileName};
 use std::collections::BTreeMap;
 
@@ -50,6 +51,13 @@ impl Outcome {
 }
 
 impl Disk {
+    /// The bytes of a write in flight; none of anything else.
+    pub fn bytes_in_flight(&self, ticket: Ticket) -> &[u8] {
+        let mut writes = self.in_flight.iter();
+        let write = writes.find(|entry| entry.op.ticket() == ticket);
+        write.map_or(&[], |entry| &entry.bytes)
+    }
+
     /// The disk after a loss of power now. `rng` chooses among the legal states.
     pub fn crash(&self, rng: &mut Rng) -> Disk {
         let outcomes: Vec<Outcome> = self.in_flight().map(|op| Outcome::any(op, rng)).collect();

@@ -90,6 +90,31 @@ pub struct Process {
     pub told_committed: u64,
 }
 
+/// What a loss of power did to the writes in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WritesCut {
+    /// Nothing of them is there.
+    pub lost: u64,
+    /// Some of their sectors are there.
+    pub torn: u64,
+    /// Something of them is there, though one that was submitted before them is not whole.
+    pub reordered: u64,
+}
+
+impl WritesCut {
+    /// The next write in flight, in the order of submission.
+    fn take_in(&mut self, outcome: &Outcome) {
+        let (some, all) = match outcome {
+            Outcome::Not => (false, false),
+            Outcome::Whole => (true, true),
+            Outcome::Sectors(which) => (which.contains(&true), !which.contains(&false)),
+        };
+        self.reordered += u64::from(some && self.lost + self.torn > 0);
+        self.lost += u64::from(!some);
+        self.torn += u64::from(some && !all);
+    }
+}
+
 /// A node.
 #[derive(Debug)]
 pub struct Node {
@@ -226,10 +251,10 @@ impl Node {
     }
 
     /// The process is gone, with what its disk had in flight in a state that chance chooses.
-    /// Returns how many writes were lost, and how many were torn.
-    pub fn crash(&mut self, power_lost: bool, rng: &mut Rng) -> (u64, u64) {
+    /// Returns what became of its writes.
+    pub fn crash(&mut self, power_lost: bool, rng: &mut Rng) -> WritesCut {
         self.process = None;
-        let mut counts = (0, 0);
+        let mut counts = WritesCut::default();
         if power_lost {
             let outcomes: Vec<Outcome> = self
                 .disk
@@ -237,12 +262,8 @@ impl Node {
                 .map(|op| Outcome::any(op, rng))
                 .collect();
             for (op, outcome) in self.disk.in_flight().zip(&outcomes) {
-                match outcome {
-                    Outcome::Not if matches!(op, DiskOp::Write { .. }) => counts.0 += 1,
-                    Outcome::Sectors(which) if which.iter().any(|there| *there) => {
-                        counts.1 += u64::from(which.iter().any(|there| !there));
-                    }
-                    _ => {}
+                if matches!(op, DiskOp::Write { .. }) {
+                    counts.take_in(outcome);
                 }
             }
             self.disk = self.disk.crash_with(&outcomes, rng);

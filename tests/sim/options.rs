@@ -49,11 +49,13 @@ pub enum Fault {
     PauseLink,
     /// A disk has no space for another file for a while.
     FullDisk,
+    /// An operator asks the leader of an electing set to hand over to another member.
+    Promote,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 17] = [
+    pub const ALL: [Fault; 18] = [
         Fault::Cut,
         Fault::OneWayCut,
         Fault::Reset,
@@ -71,6 +73,7 @@ impl Fault {
         Fault::BlankDisk,
         Fault::PauseLink,
         Fault::FullDisk,
+        Fault::Promote,
     ];
 }
 
@@ -183,6 +186,11 @@ impl Options {
     /// The options of a seed.
     pub fn of_seed(rng: &mut Rng) -> Options {
         let members = *rng.pick(&[1, 3, 3, 3, 3, 3, 3, 3, 5, 5]);
+        Options::of_members(members, rng)
+    }
+
+    /// The options of a seed for a set of so many members.
+    pub fn of_members(members: usize, rng: &mut Rng) -> Options {
         let mut options = Options::quiet(members);
         options.leader = rng.index(members);
         options.electing = members >= 3 && rng.below(3) > 0;

@@ -14,6 +14,8 @@ pub struct Report {
     pub faults: BTreeMap<&'static str, u64>,
     /// Acknowledged at `local`, `leader`, `quorum`.
     pub acked: [u64; 3],
+    /// Batches acknowledged at `quorum` while the faults went on.
+    pub under_faults: u64,
     /// Reads answered with records.
     pub reads: u64,
     /// Batches that producers sent again.
@@ -43,7 +45,7 @@ pub struct Report {
 }
 
 /// Every kind of fault that a full run must have reached.
-pub const KINDS: [&str; 21] = [
+pub const KINDS: [&str; 24] = [
     "delay",
     "cut",
     "one_way_cut",
@@ -58,6 +60,7 @@ pub const KINDS: [&str; 21] = [
     "clock_step",
     "lost_write",
     "torn_write",
+    "reordered_write",
     "write_error",
     "short_write",
     "no_space",
@@ -65,7 +68,12 @@ pub const KINDS: [&str; 21] = [
     "paused_link",
     "full_disk",
     "append_without_space",
+    "promoted_leader",
+    "elected_leader",
 ];
+
+/// Those that need a set that elects its leaders: a mesh has none of them.
+const OF_ELECTIONS: [&str; 2] = ["promoted_leader", "elected_leader"];
 
 impl Report {
     /// Counts a fault.
@@ -82,6 +90,7 @@ impl Report {
         for (sum, more) in self.acked.iter_mut().zip(other.acked) {
             *sum += more;
         }
+        self.under_faults += other.under_faults;
         self.reads += other.reads;
         self.retries += other.retries;
         self.truncated_reads += other.truncated_reads;
@@ -105,6 +114,14 @@ impl Report {
     pub fn missing(&self) -> Vec<&'static str> {
         let count = |kind: &&'static str| self.faults.get(kind).copied().unwrap_or(0);
         KINDS.into_iter().filter(|kind| count(kind) == 0).collect()
+    }
+
+    /// Kinds of faults that never happened and that do happen in a mesh.
+    pub fn missing_in_mesh(&self) -> Vec<&'static str> {
+        let missing = self.missing().into_iter();
+        missing
+            .filter(|kind| !OF_ELECTIONS.contains(kind))
+            .collect()
     }
 }
 

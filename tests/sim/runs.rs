@@ -57,6 +57,12 @@ impl World {
     pub fn finish(mut self) -> Report {
         let counts = self.net.counts;
         self.report.elections = self.checker.elections();
+        let promoted = self.chaos.promoted.iter();
+        let promoted = promoted.filter(|(epoch, to)| self.checker.led_next(*epoch, *to));
+        let promoted = promoted.count() as u64;
+        self.report.count("promoted_leader", promoted);
+        let elected = self.report.elections[1].saturating_sub(promoted);
+        self.report.count("elected_leader", elected);
         self.report.count("delay", counts.delays);
         self.report.count("head_flip", counts.head_flips);
         self.report.count("payload_flip", counts.payload_flips);

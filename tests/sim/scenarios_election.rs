@@ -18,7 +18,7 @@ use millrace::types::Level;
 use millrace::wire::code::Code;
 
 /// An electing set with the default timeout, whose leadership never goes back by itself.
-fn electing(seed: u64, members: usize) -> Options {
+pub fn electing(seed: u64, members: usize) -> Options {
     let mut options = small_blocks();
     options.members = members;
     options.electing = true;
@@ -38,7 +38,7 @@ impl World {
     }
 
     /// Waits at most so long until another node than `former` leads; which.
-    fn wait_for_other(&mut self, former: usize, within_us: u64) -> Result<usize, Verdict> {
+    pub fn wait_for_other(&mut self, former: usize, within_us: u64) -> Result<usize, Verdict> {
         let until_us = self.now_us + within_us;
         while self.now_us < until_us {
             for node in (0..self.nodes.len()).filter(|node| *node != former) {
@@ -55,7 +55,7 @@ impl World {
     }
 
     /// The end: the leadership goes back to the placed leader, and the set comes to rest.
-    fn give_back_and_rest(mut self) -> Result<Report, Verdict> {
+    pub fn give_back_and_rest(mut self) -> Result<Report, Verdict> {
         self.mend()?;
         self.wait_for("the placed leader to be caught up", |world| {
             let leader = world.leader();
