@@ -46,19 +46,15 @@ pub enum Fault {
     AckOutOfOrder,
     /// Send blocks that are read back from the disk with a header made anew.
     ReEncodeOnCatchUp,
-    /// Vote for a log that is behind the own one.
-    VoteForAnyLog,
     /// Count a follower that is out of reach as if it still followed.
     StaleMajority,
     /// Answer a committed read with all that is durable here.
     ReadUncommitted,
-    /// Hand over before the other one holds everything.
-    HandOverBehind,
 }
 
 impl Fault {
     /// Every fault with its name in `MILLRACE_FAULT`.
-    pub const ALL: [(Fault, &'static str); 24] = [
+    pub const ALL: [(Fault, &'static str); 22] = [
         (Fault::AckEarly, "ack_early"),
         (Fault::IgnoreShortWrite, "ignore_short_write"),
         (Fault::EraseFirstFirst, "erase_first_first"),
@@ -79,10 +75,8 @@ impl Fault {
         (Fault::SkipSync, "skip_sync"),
         (Fault::AckOutOfOrder, "ack_out_of_order"),
         (Fault::ReEncodeOnCatchUp, "re_encode_on_catch_up"),
-        (Fault::VoteForAnyLog, "vote_for_any_log"),
         (Fault::StaleMajority, "stale_majority"),
         (Fault::ReadUncommitted, "read_uncommitted"),
-        (Fault::HandOverBehind, "hand_over_behind"),
     ];
 }
 

@@ -9,7 +9,6 @@ use super::leader::Leader;
 use super::progress::Stage;
 use super::state::State;
 use super::view::LogView;
-use crate::faults::{Fault, active};
 use crate::types::{NodeId, Time};
 use crate::wire::body::{ReplicaMemory, TakeOver};
 use crate::wire::message::Message;
@@ -84,12 +83,10 @@ impl Leader {
         }
         let end = view.log_end();
         let link = self.links.iter().find(|link| link.peer == handing.to);
-        let early = active(Fault::HandOverBehind);
         let ready = link.filter(|link| {
-            let there = link.matched == end || early;
-            there && link.memory == ReplicaMemory::Whole && !handing.told
+            link.matched == end && link.memory == ReplicaMemory::Whole && !handing.told
         });
-        let all_there = view.is_sealed() && state.high_watermark == end || early;
+        let all_there = view.is_sealed() && state.high_watermark == end;
         if let Some(connection) = ready.and_then(|link| link.data).filter(|_| all_there) {
             self.handing = Some(Handing {
                 told: true,

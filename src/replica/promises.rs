@@ -264,8 +264,7 @@ fn check_where(asked: &Asked, state: &State, view: &dyn LogView) -> Result<(), C
     }
     let voted = asked.won || epoch == promised.epoch;
     let theirs = (asked.last_epoch, asked.log_end);
-    let asks_all = state.config.electing && !active(Fault::VoteForAnyLog);
-    if asks_all && !voted && theirs < (view.last_epoch(), view.log_end()) {
+    if state.config.electing && !voted && theirs < (view.last_epoch(), view.log_end()) {
         return Err(Code::LogBehind);
     }
     Ok(())

@@ -21,11 +21,14 @@ use std::time::{Duration, Instant};
 const LEAST_ACKED: u64 = 200;
 /// Virtual time in which they must be, microseconds.
 const ACKED_WITHIN_US: u64 = 60_000_000;
-/// A fault phase that was too short goes on by so much at a time, microseconds, with faults a
-/// quarter rarer each time: some seeds draw so many of them that nothing ever comes about.
+/// A fault phase that was too short goes on by so much at a time, microseconds. Each time faults and
+/// requests are a quarter rarer: some seeds draw so many faults that nothing ever comes about, or
+/// more requests than their network can carry before clients have given them up.
 const LONGER_BY_US: u64 = 250_000;
-/// Clients of the long swarm send at least so often, microseconds.
-const CLIENT_EVERY_US: u64 = 6_000;
+/// Mean time between two faults, at most, microseconds.
+const FAULT_EVERY_US: u64 = 2_000_000;
+/// Mean time between two requests of a client, at most, microseconds.
+const CLIENT_EVERY_US: u64 = 30_000;
 /// Time between two lines of progress.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// With so many seeds every kind of fault must have happened.
@@ -83,8 +86,7 @@ fn seed_of<const MEMBERS: usize>(seed: u64, trace: Traced) -> Result<Report, Ver
         0 => *rng.pick(&[3, 3, 5]),
         members => members,
     };
-    let mut options = Options::of_members(members, &mut rng);
-    options.client_every_us = options.client_every_us.min(CLIENT_EVERY_US);
+    let options = Options::of_members(members, &mut rng);
     trace
         .borrow_mut()
         .note(0, format_args!("seed {seed}: {options:?}"));
@@ -98,8 +100,10 @@ fn seed_of<const MEMBERS: usize>(seed: u64, trace: Traced) -> Result<Report, Ver
             format!("{acked} batches acknowledged at quorum after {ACKED_WITHIN_US} us")
         })?;
         world.run_until(world.now_us + LONGER_BY_US)?;
-        let every = &mut world.options.fault_every_us;
-        *every += *every / 4;
+        let options = &mut world.options;
+        let rarer = |every_us: u64, longest_us: u64| (every_us + every_us / 4).min(longest_us);
+        options.fault_every_us = rarer(options.fault_every_us, FAULT_EVERY_US);
+        options.client_every_us = rarer(options.client_every_us, CLIENT_EVERY_US);
     }
     world.report.under_faults = world.checker.acked_count(Level::Quorum);
     world.come_to_rest()?;
