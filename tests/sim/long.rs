@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 const LEAST_ACKED: u64 = 200;
 /// Virtual time in which they must be, microseconds.
 const ACKED_WITHIN_US: u64 = 60_000_000;
-/// A fault phase that was too short goes on by so much at a time, microseconds. Each time faults and
-/// requests are a quarter rarer: some seeds draw so many faults that nothing ever comes about, or
-/// more requests than their network can carry before clients have given them up.
+/// A fault phase that was too short goes on by so much at a time, microseconds. Each time faults
+/// and requests are a quarter rarer: some seeds draw so many faults that nothing ever comes about,
+/// or more requests than their network can carry before clients have given them up.
 const LONGER_BY_US: u64 = 250_000;
 /// Mean time between two faults, at most, microseconds.
 const FAULT_EVERY_US: u64 = 2_000_000;
