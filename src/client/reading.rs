@@ -150,6 +150,8 @@ struct Question {
     number: u64,
     /// Whether it was asked after the application asked.
     for_want: bool,
+    /// Whether it asks where a time is, not for records.
+    is_find: bool,
 }
 
 /// See the module.
@@ -289,6 +291,7 @@ impl Reading {
         let Some(connection) = self.hub.connection(now, node, shard) else {
             return;
         };
+        let is_find = self.position.is_none() && self.not_before.is_some();
         let body: Body = match (self.position, self.not_before) {
             (None, Some(timestamp)) => Find { timestamp }.into(),
             (offset, _) => Read {
@@ -306,6 +309,7 @@ impl Reading {
         self.question = Some(Question {
             number,
             for_want: self.wanted.is_some(),
+            is_find,
         });
     }
 
@@ -321,17 +325,24 @@ impl Reading {
         };
         self.question = None;
         match answer {
-            Answer::Ok(Body::FindOk(ok), _) => {
+            Answer::Ok(Body::FindOk(ok), _) if asked.is_find => {
                 self.position = Some(ok.offset);
                 self.answered(now);
             }
-            Answer::Ok(Body::ReadOk(ok), payload) if !payload.is_empty() => {
+            Answer::Ok(Body::ReadOk(ok), payload) if !asked.is_find => {
+                if payload.is_empty() {
+                    return self.ended(now, asked);
+                }
                 self.answered(now);
                 if let Err(failure) = self.take_in(&ok, &payload) {
                     self.fail(failure);
                 }
             }
-            Answer::Ok(..) => self.ended(now, asked),
+            Answer::Ok(..) => {
+                let offset = self.position.unwrap_or_default().0;
+                let what = "the node answered another question";
+                self.fail(Failure::Damaged { offset, what });
+            }
             Answer::Refused(refusal) if refusal.code == Some(Code::Timeout) => {
                 let [readable, held] = refusal.details.map(Offset);
                 // A log holds what may be read of it: less is no answer about ends.
@@ -408,12 +419,15 @@ impl Reading {
     /// Checks and decodes whole batches.
     fn take_in(&mut self, ok: &ReadOk, payload: &Bytes) -> Result<(), Failure> {
         let offset = self.position.unwrap_or_default();
-        let (batches, end) = self.decode(offset, payload)?;
+        // Only whole answers move the reader, the time that it waits for included.
+        let mut not_before = self.not_before;
+        let (batches, end) = self.decode(offset, payload, &mut not_before)?;
         if end <= offset || end != ok.next {
             let (offset, what) = (offset.0, "the batches are not the ones asked for");
             return Err(Failure::Damaged { offset, what });
         }
         self.ready.extend(batches);
+        self.not_before = not_before;
         self.position = Some(end);
         self.at_first = false;
         self.last_epoch = ok.last_epoch;
@@ -422,9 +436,10 @@ impl Reading {
     }
 
     fn decode(
-        &mut self,
+        &self,
         from: Offset,
         payload: &Bytes,
+        not_before: &mut Option<u64>,
     ) -> Result<(Vec<RecordBatch>, Offset), Failure> {
         let mut batches = Vec::new();
         let (mut rest, mut end) = (payload.clone(), None);
@@ -443,7 +458,7 @@ impl Reading {
             }
             end = Some(prefix.end_offset());
             if prefix.record_count > 0 && prefix.end_offset() > from {
-                batches.extend(self.decode_batch(from, &prefix, &whole)?);
+                batches.extend(self.decode_batch((from, not_before), &prefix, &whole)?);
             }
         }
         Ok((batches, end.unwrap_or(from)))
@@ -451,8 +466,8 @@ impl Reading {
 
     /// The records of a batch that the application is to see, if it is to see any.
     fn decode_batch(
-        &mut self,
-        from: Offset,
+        &self,
+        (from, not_before): (Offset, &mut Option<u64>),
         prefix: &BatchPrefix,
         whole: &Bytes,
     ) -> Result<Option<RecordBatch>, Failure> {
@@ -475,7 +490,7 @@ impl Reading {
         for record in record::read_all(&body) {
             let record = record.map_err(|_| damaged("a record in it is none"))?;
             let here = Offset(offset + count);
-            let late = self.not_before.is_none_or(|time| record.timestamp >= time);
+            let late = not_before.is_none_or(|time| record.timestamp >= time);
             if here >= from && late && first.is_none() {
                 first = Some(here);
             }
@@ -487,7 +502,7 @@ impl Reading {
         let Some(first) = first else {
             return Ok(None);
         };
-        self.not_before = None;
+        *not_before = None;
         Ok(Some(RecordBatch {
             shard: self.options.shard,
             epoch: prefix.origin_epoch,

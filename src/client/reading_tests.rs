@@ -266,6 +266,69 @@ fn a_damaged_batch_is_told_and_read_again() {
     assert!(matches!(run.next(), Next::Batch(_)));
 }
 
+/// What comes before the time stays left out, whatever became of the first answer.
+#[test]
+fn a_damaged_answer_does_not_forget_the_time() {
+    let mut run = Run::new(ReaderOptions {
+        start: Start::Time(6),
+        ..committed()
+    });
+    run.add(&[(5, "a"), (6, "b")]);
+    run.add(&[(7, "c")]);
+    let whole = run.world.logs[0].batches[1].clone();
+    let mut bad = whole.to_vec();
+    bad[BATCH_HEADER + 3] ^= 1;
+    run.world.logs[0].batches[1] = bad.into();
+    let next = run.next();
+    let damaged = matches!(next, Next::Failed(Failure::Damaged { offset: 2, .. }));
+    assert!(damaged, "{next:?}");
+    run.world.logs[0].batches[1] = whole;
+    while run.next() != Next::End {}
+    assert_eq!(run.offsets(), [1, 2]);
+}
+
+/// A node that answers what nobody asked neither moves the reader nor ends the log for it.
+#[test]
+fn an_answer_to_another_question_moves_nobody() {
+    let mut run = Run::new(committed());
+    run.add(&[(1, "a"), (2, "b")]);
+    while run.next() != Next::End {}
+    run.add(&[(3, "c")]);
+    for body in [
+        crate::wire::body::FindOk { offset: Offset(0) }.into(),
+        Body::StatusOk(crate::wire::body::StatusOk {}),
+    ] {
+        let now = run.world.now;
+        run.session.want(now);
+        let action = run.session.poll_action();
+        let Some(Action::Send {
+            connection, head, ..
+        }) = action
+        else {
+            panic!("it asks: {action:?}");
+        };
+        let head = head.first_chunk().expect("a header");
+        let correlation = crate::wire::frame::read_header(head)
+            .expect("a frame")
+            .correlation;
+        let payload = Bytes::new();
+        run.session.handle(
+            now,
+            Event::Frame {
+                connection,
+                correlation,
+                body,
+                payload,
+            },
+        );
+        let next = run.session.take(now);
+        let told = matches!(next, Some(Next::Failed(Failure::Damaged { offset: 2, .. })));
+        assert!(told, "{next:?}");
+    }
+    while run.next() != Next::End {}
+    assert_eq!(run.offsets(), [0, 1, 2]);
+}
+
 #[test]
 fn a_node_that_never_answers_is_told_in_time() {
     let mut run = Run::new(committed());

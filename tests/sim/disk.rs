@@ -168,6 +168,17 @@ impl Disk {
         content.write_durably(position, bytes);
     }
 
+    /// Puts a file there durably, as somebody else than the log would, or takes it away.
+    pub fn put_file(&mut self, name: FileName, content: Option<Content>) {
+        self.names.remove(&name);
+        if let Some(content) = content {
+            self.nodes.insert(Node(self.next_node), content);
+            self.names.insert(name, Node(self.next_node));
+            self.next_node += 1;
+        }
+        self.durable_names = self.names.clone();
+    }
+
     /// A replaced disk: everything is gone, the checkpoint is zeroed. Only for a stopped log.
     pub fn lose_everything(&mut self) {
         let fresh = Disk::new(self.options.clone(), self.rng.next_u64());

@@ -1,0 +1,5 @@
+//! Feeds `src/frame.rs`, which says what holds for any input.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| millrace_fuzz::frame::play(bytes));
