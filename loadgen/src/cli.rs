@@ -27,6 +27,7 @@ use crate::run::{self, RunArgs};
 use crate::summary;
 use crate::tamper::{self, Change, TamperError};
 use crate::verify::{self, reader::Progress};
+use crate::writelog::WriteLog;
 
 /// Load generator and verifier for millrace.
 #[derive(Parser, Debug)]
@@ -58,6 +59,8 @@ enum Command {
     Catchup(CatchupArgs),
     /// Stand between nodes: delay their connections, or cut them
     Proxy(ProxyArgs),
+    /// Make the disk that a loss of power leaves, from the log of what was written to it
+    Cut(CutArgs),
     /// Put a run and its verification together; exit 0 only if everything holds
     Summary(SummaryArgs),
 }
@@ -70,6 +73,10 @@ struct VerifyArgs {
     /// Data directories of the stopped nodes, separated by commas
     #[arg(long, required = true, value_delimiter = ',')]
     data: Vec<PathBuf>,
+    /// Only the first so many acked records count as acked, the outcome of the others as unknown
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true,
+        value_parser = whole(0, u64::MAX))]
+    acked: u64,
     /// Where to write the verdict
     #[arg(long)]
     json: Option<PathBuf>,
@@ -93,6 +100,25 @@ struct TamperArgs {
     /// In the log of this shard [default: the first that has such a record]
     #[arg(long, value_parser = whole(0, u16::MAX))]
     shard: Option<u16>,
+}
+
+#[derive(Args, Debug)]
+struct CutArgs {
+    /// What QEMU's blklogwrites, or Linux's dm-log-writes, wrote
+    #[arg(long)]
+    log: PathBuf,
+    /// The disk before the first write; without it the entries and the ends of flushes are told
+    #[arg(long, requires = "image", requires = "at")]
+    base: Option<PathBuf>,
+    /// The disk to make
+    #[arg(long, requires = "base")]
+    image: Option<PathBuf>,
+    /// The power is lost at this byte of the log
+    #[arg(long, requires = "base", value_parser = whole(0, u64::MAX))]
+    at: Option<u64>,
+    /// Let chance drop or tear what no flush covers
+    #[arg(long, requires = "base", value_parser = whole(0, u64::MAX))]
+    seed: Option<u64>,
 }
 
 #[derive(Args, Debug)]
@@ -155,6 +181,7 @@ pub fn main() -> ExitCode {
         Command::Reconnect(args) => reconnect::reconnect(&args),
         Command::Catchup(args) => catchup::catchup(&args),
         Command::Proxy(args) => proxy(&args),
+        Command::Cut(args) => cut(&args),
         Command::Summary(args) => summary(&args),
     };
     match result {
@@ -172,7 +199,7 @@ pub fn main() -> ExitCode {
 }
 
 fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
-    let ledger = Ledger::read(&args.ledger);
+    let ledger = Ledger::read_until(&args.ledger, args.acked);
     let ledger =
         ledger.map_err(|error| Failure::BadInput(format!("{}: {error}", args.ledger.display())))?;
     refuse_bad_data(&args.data)?;
@@ -236,6 +263,25 @@ fn tamper(args: &TamperArgs) -> Result<bool, Failure> {
         }
         Err(TamperError::Io(error)) => Err(Failure::failed(error)),
     }
+}
+
+fn cut(args: &CutArgs) -> Result<bool, Failure> {
+    let bad = |error| Failure::BadInput(format!("{}: {error}", args.log.display()));
+    let log = WriteLog::open(&args.log).map_err(bad)?;
+    let (Some(base), Some(image), Some(at)) = (&args.base, &args.image, args.at) else {
+        let flushes = log.flushes().map(|end| format!("flush {end}\n"));
+        let end = log.entries.last().map_or(0, |last| last.end);
+        let text: String = flushes.collect();
+        print(&format!("{text}entries {} end {end}\n", log.entries.len()))?;
+        return Ok(true);
+    };
+    let cut = log.cut(base, image, at, args.seed);
+    let cut = cut.map_err(|error| Failure::Failed(format!("{}: {error}", image.display())))?;
+    print(&format!(
+        "durable {} kept {} torn {} dropped {}\n",
+        cut.durable, cut.kept, cut.torn, cut.dropped
+    ))?;
+    Ok(true)
 }
 
 fn wait(args: &WaitArgs) -> Result<bool, Failure> {

@@ -163,6 +163,12 @@ impl Ledger {
 
     /// Reads a file and sorts its batches by producer and sequence.
     pub fn read(path: &Path) -> Result<Ledger, LedgerError> {
+        Ledger::read_until(path, u64::MAX)
+    }
+
+    /// The same as it was known when so many records had been acknowledged: what became of the
+    /// batches behind them is unknown.
+    pub fn read_until(path: &Path, acked: u64) -> Result<Ledger, LedgerError> {
         let mut file = File::open(path).map_err(LedgerError::Io)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(LedgerError::Io)?;
@@ -172,8 +178,19 @@ impl Ledger {
             return Err(LedgerError::Damaged("its length does not fit its header"));
         }
         ledger.entries.reserve_exact(count as usize);
+        let mut left = acked;
         for entry in entries.chunks_exact(ENTRY) {
-            ledger.entries.push(decode(entry, &origins)?);
+            let mut entry = decode(entry, &origins)?;
+            let taken = if entry.is_acked() {
+                u64::from(entry.count)
+            } else {
+                0
+            };
+            match left.checked_sub(taken) {
+                Some(rest) if left > 0 => left = rest,
+                _ => (left, entry.state) = (0, State::Unknown(0)),
+            }
+            ledger.entries.push(entry);
         }
         ledger
             .entries

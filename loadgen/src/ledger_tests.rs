@@ -47,6 +47,30 @@ fn it_reads_back_sorted() {
 }
 
 #[test]
+fn read_until_an_ack_it_knows_none_of_the_later_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run.ledger");
+    let mut written = ledger();
+    written.entries.push(entry(2, 10, State::Acked(Offset(7))));
+    written.write(&path).expect("written");
+    let acked = |acked| {
+        let read = Ledger::read_until(&path, acked).expect("read");
+        let states: Vec<State> = read.entries.iter().map(|entry| entry.state).collect();
+        states
+    };
+    let (first, last) = (Offset(1 << 40), Offset(7));
+    let unknown = State::Unknown(0);
+    assert_eq!(acked(0), [unknown; 4]);
+    assert_eq!(acked(9), [unknown; 4], "a batch is acknowledged as a whole");
+    let one = [State::Acked(first), unknown, unknown, unknown];
+    assert_eq!(acked(10), one, "later refusals are not known either");
+    let known = [State::Acked(first), State::Failed(17), unknown, unknown];
+    assert_eq!(acked(19), known);
+    assert_eq!(acked(20)[3], State::Acked(last));
+    assert_eq!(acked(u64::MAX), acked(20));
+}
+
+#[test]
 fn any_flipped_byte_and_any_cut_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run.ledger");

@@ -3,7 +3,8 @@
 //! `run` writes to a cluster and keeps a ledger of what became of every batch; `verify` holds that
 //! ledger against the segment files of the stopped nodes; `tamper` damages a copy of them, to see
 //! the verifier notice; `summary` judges. `bench`, `sweep`, `stall` and `reconnect` do all of it on
-//! clusters that they start themselves; `proxy` stands between nodes. Of the engine it knows the
+//! clusters that they start themselves; `proxy` stands between nodes; `cut` makes the disk that a
+//! loss of power leaves. Of the engine it knows the
 //! formats and nothing else, so that what it proves does not rest on the code that it tests. Read
 //! `cli.rs` next.
 
@@ -24,6 +25,7 @@ pub mod stats;
 pub mod summary;
 pub mod tamper;
 pub mod verify;
+pub mod writelog;
 
 /// Why a command ends without a verdict.
 #[derive(Debug)]
