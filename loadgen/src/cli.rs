@@ -16,12 +16,13 @@ use crate::Failure;
 use crate::lab;
 use crate::lab::bench::{self, BenchArgs};
 use crate::lab::catchup::{self, CatchupArgs};
+use crate::lab::chaos::{self, ChaosArgs};
 use crate::lab::reconnect::{self, ReconnectArgs};
 use crate::lab::stall::{self, StallArgs};
 use crate::lab::sweep::{self, SweepArgs};
 use crate::ledger::Ledger;
 use crate::nodes;
-use crate::proxy::{Proxy, Route};
+use crate::proxy::{Proxy, Route, Trouble};
 use crate::report::Report;
 use crate::run::{self, RunArgs};
 use crate::summary;
@@ -57,6 +58,8 @@ enum Command {
     Reconnect(ReconnectArgs),
     /// Empty a follower's disk again and again and judge what its catch-up costs live appends
     Catchup(CatchupArgs),
+    /// Disturb nodes in network namespaces under load and judge what clients were told
+    Chaos(ChaosArgs),
     /// Stand between nodes: delay their connections, or cut them
     Proxy(ProxyArgs),
     /// Make the disk that a loss of power leaves, from the log of what was written to it
@@ -177,6 +180,7 @@ pub fn main() -> ExitCode {
         Command::Wait(args) => wait(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Sweep(args) => sweep::sweep(&args),
+        Command::Chaos(args) => chaos::chaos(&args),
         Command::Stall(args) => stall::stall(&args),
         Command::Reconnect(args) => reconnect::reconnect(&args),
         Command::Catchup(args) => catchup::catchup(&args),
@@ -293,7 +297,11 @@ fn wait(args: &WaitArgs) -> Result<bool, Failure> {
 /// Stands between the nodes until a signal comes.
 fn proxy(args: &ProxyArgs) -> Result<bool, Failure> {
     crate::run::catch_signals();
-    let proxy = Proxy::start(&args.route, Duration::from_millis(args.delay_ms));
+    let trouble = Trouble {
+        delay: Duration::from_millis(args.delay_ms),
+        ..Trouble::default()
+    };
+    let proxy = Proxy::start(&args.route, trouble);
     let proxy = proxy.map_err(|error| Failure::BadInput(format!("--route {error}")))?;
     let mut cuts = 0_u64;
     let step = Duration::from_millis(args.cut_every_ms.unwrap_or(100));

@@ -1,9 +1,10 @@
-//! A proxy between the nodes of one machine: it delays their connections, or cuts them.
+//! A proxy between the nodes of one machine: it delays their connections, garbles or cuts them.
 //!
 //! A connection is recognised by its first frame: one that begins with a Hello is between nodes,
 //! and its Hello says which; anything else is a client's and is passed on as it is. What travels is
-//! never changed. Every direction of a connection is a thread, which is enough for a handful of
-//! nodes; what waits for its delay is bounded. Read `lab/reconnect.rs` for who uses it.
+//! never changed, unless that is asked for. Every direction of a connection is a thread, which is
+//! enough for a handful of nodes; what waits for its delay is bounded. `lab/reconnect.rs` and
+//! `lab/chaos/net.rs` use it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -18,6 +19,8 @@ use millrace::limits::{FRAME_BODY, FRAME_HEADER};
 use millrace::types::{LogId, NodeId};
 use millrace::wire::body::{Body, Channel};
 use millrace::wire::frame;
+
+use crate::random::Random;
 
 /// Between two looks at a listening socket.
 const LOOK: Duration = Duration::from_millis(5);
@@ -34,6 +37,15 @@ pub struct Route {
     pub listen: SocketAddr,
     /// The node's.
     pub target: SocketAddr,
+}
+
+/// What connections between nodes suffer; nothing by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trouble {
+    /// How late each direction is.
+    pub delay: Duration,
+    /// Bytes, on average, from one that is changed to the next, in each direction; 0: none is.
+    pub flip_every: u64,
 }
 
 /// An open data connection between two nodes.
@@ -55,8 +67,9 @@ pub struct Proxy {
 }
 
 struct Shared {
-    /// One way.
-    delay: Duration,
+    trouble: Trouble,
+    /// Bytes that were changed.
+    flips: AtomicU64,
     over: AtomicBool,
     last_id: AtomicU64,
     open: Mutex<BTreeMap<u64, Open>>,
@@ -71,10 +84,11 @@ struct Open {
 }
 
 impl Proxy {
-    /// Listens at all routes; connections between nodes are late by `delay` each way.
-    pub fn start(routes: &[Route], delay: Duration) -> io::Result<Proxy> {
+    /// Listens at all routes; connections between nodes get into this trouble.
+    pub fn start(routes: &[Route], trouble: Trouble) -> io::Result<Proxy> {
         let shared = Arc::new(Shared {
-            delay,
+            trouble,
+            flips: AtomicU64::new(0),
             over: AtomicBool::new(false),
             last_id: AtomicU64::new(0),
             open: Mutex::default(),
@@ -108,6 +122,11 @@ impl Proxy {
         let open = self.shared.open();
         let found = open.get(&id);
         found.inspect(|open| open.shut()).is_some()
+    }
+
+    /// Bytes changed so far.
+    pub fn flips(&self) -> u64 {
+        self.shared.flips.load(Ordering::Relaxed)
     }
 
     /// Bytes passed on so far, of nodes and clients, both ways.
@@ -160,10 +179,9 @@ impl Shared {
         let mut far = TcpStream::connect_timeout(&target, WAIT)?;
         far.set_nodelay(true)?;
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let delay = if hello.is_some() {
-            self.delay
-        } else {
-            Duration::ZERO
+        let trouble = match hello {
+            Some(_) => self.trouble,
+            None => Trouble::default(),
         };
         let data = hello.filter(|(hello, _)| hello.channel == Channel::Data);
         let link = data.map(|(hello, log)| Link {
@@ -181,11 +199,11 @@ impl Shared {
         self.open().insert(id, open);
         let back = {
             let (shared, far, near) = (self.clone(), far.try_clone()?, near.try_clone()?);
-            thread::spawn(move || shared.pass_on(far, near, delay, Some(&answered)))
+            thread::spawn(move || shared.pass_on(far, near, (trouble, 2 * id), Some(&answered)))
         };
-        thread::sleep(delay);
+        thread::sleep(trouble.delay);
         if far.write_all(&first).is_ok() {
-            self.pass_on(near, far, delay, None);
+            self.pass_on(near, far, (trouble, 2 * id + 1), None);
         }
         if let Some(open) = self.open().get(&id) {
             open.shut();
@@ -197,7 +215,13 @@ impl Shared {
     }
 
     /// Passes bytes on until one of the two ends; then both are ended.
-    fn pass_on(&self, from: TcpStream, to: TcpStream, delay: Duration, seen: Option<&AtomicBool>) {
+    fn pass_on(
+        &self,
+        from: TcpStream,
+        to: TcpStream,
+        trouble: (Trouble, u64),
+        seen: Option<&AtomicBool>,
+    ) {
         let (sender, receiver) = sync_channel(PIECES);
         let ends = [from.try_clone(), to.try_clone()];
         thread::scope(|scope| {
@@ -209,7 +233,7 @@ impl Shared {
                     .flatten()
                     .for_each(|end| drop(end.shutdown(Shutdown::Both)));
             });
-            self.read_on(from, sender, delay, seen);
+            self.read_on(from, sender, trouble, seen);
         });
     }
 
@@ -217,16 +241,24 @@ impl Shared {
         &self,
         mut from: TcpStream,
         sender: SyncSender<(Instant, Vec<u8>)>,
-        delay: Duration,
+        (trouble, seed): (Trouble, u64),
         seen: Option<&AtomicBool>,
     ) {
         let mut piece = vec![0; PIECE];
+        let mut random = Random::new(seed);
+        let mut left = random.below(2 * trouble.flip_every);
         while let Ok(count @ 1..) = from.read(&mut piece) {
             self.bytes.fetch_add(count as u64, Ordering::Relaxed);
             if let Some(seen) = seen {
                 seen.store(true, Ordering::Relaxed);
             }
-            let due = Instant::now() + delay;
+            if trouble.flip_every > 0 && count as u64 > left {
+                piece[left as usize] ^= 1 << random.below(8);
+                self.flips.fetch_add(1, Ordering::Relaxed);
+                left = count as u64 + random.below(2 * trouble.flip_every);
+            }
+            left = left.saturating_sub(count as u64);
+            let due = Instant::now() + trouble.delay;
             if sender.send((due, piece[..count].to_vec())).is_err() {
                 return;
             }

@@ -12,7 +12,7 @@ const LOG: LogId = LogId {
 };
 
 /// A node that sends back what it gets, and a proxy in front of it.
-fn echo(delay: Duration) -> (Proxy, SocketAddr) {
+fn echo(trouble: Trouble) -> (Proxy, SocketAddr) {
     let node = TcpListener::bind("127.0.0.1:0").expect("a port");
     let target = node.local_addr().expect("bound");
     thread::spawn(move || {
@@ -26,7 +26,7 @@ fn echo(delay: Duration) -> (Proxy, SocketAddr) {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port");
     let listen = free.local_addr().expect("bound");
     drop(free);
-    let proxy = Proxy::start(&[Route { listen, target }], delay).expect("it listens");
+    let proxy = Proxy::start(&[Route { listen, target }], trouble).expect("it listens");
     (proxy, listen)
 }
 
@@ -55,7 +55,7 @@ fn exchange(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<Vec<u8>> {
 
 #[test]
 fn bytes_come_through_unchanged() {
-    let (proxy, address) = echo(Duration::ZERO);
+    let (proxy, address) = echo(Trouble::default());
     let mut stream = TcpStream::connect(address).expect("connected");
     let ask = Body::Metadata(Metadata { protocol: PROTOCOL }).encode(1, LOG, 0);
     assert_eq!(exchange(&mut stream, &ask).expect("back"), ask);
@@ -67,7 +67,7 @@ fn bytes_come_through_unchanged() {
 
 #[test]
 fn a_link_is_known_by_its_hello_and_can_be_cut() {
-    let (proxy, address) = echo(Duration::ZERO);
+    let (proxy, address) = echo(Trouble::default());
     let mut streams = [Channel::Control, Channel::Data].map(|channel| {
         let mut stream = TcpStream::connect(address).expect("connected");
         let hello = hello(channel);
@@ -95,7 +95,10 @@ fn a_link_is_known_by_its_hello_and_can_be_cut() {
 #[test]
 fn nodes_are_delayed_and_clients_are_not() {
     let delay = Duration::from_millis(60);
-    let (_proxy, address) = echo(delay);
+    let (_proxy, address) = echo(Trouble {
+        delay,
+        ..Trouble::default()
+    });
     let time = |first: &[u8]| {
         let mut stream = TcpStream::connect(address).expect("connected");
         exchange(&mut stream, first).expect("back");

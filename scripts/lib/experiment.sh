@@ -33,6 +33,8 @@ build() {
 work=''
 child=''
 trees=()
+# Functions to be called at the end.
+at_end=()
 
 # Makes the folder $work in the folder named.
 begin_work() {
@@ -53,6 +55,10 @@ end_work() {
         kill -TERM "$child" 2>/dev/null || true
         wait "$child" || true
     fi
+    local ending
+    for ending in "${at_end[@]}"; do
+        "$ending"
+    done
     for marker in "$work"/*/cluster; do
         [[ -f "$marker" ]] || continue
         "$root/scripts/cluster" down --dir "${marker%/cluster}" || true

@@ -77,6 +77,8 @@ pub const OTHER_VARIABLES: &[&str] = &[
     "MILLRACE_BIN",
     #[cfg(feature = "faults")]
     "MILLRACE_FAULT",
+    #[cfg(feature = "faults")]
+    "MILLRACE_CLOCK_OFFSET_MS",
 ];
 
 /// The name among all keys, or variables, that differs from this one in the fewest letters.

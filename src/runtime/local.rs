@@ -109,6 +109,25 @@ impl Line {
     }
 }
 
+/// The wall clock as it is.
+#[cfg(not(feature = "faults"))]
+fn off(us: u64) -> u64 {
+    us
+}
+
+/// The wall clock, off by what `MILLRACE_CLOCK_OFFSET_MS` says: for tests, which never touch the
+/// machine's own.
+#[cfg(feature = "faults")]
+fn off(us: u64) -> u64 {
+    let Ok(offset) = std::env::var("MILLRACE_CLOCK_OFFSET_MS") else {
+        return us;
+    };
+    let offset: i64 = offset
+        .parse()
+        .unwrap_or_else(|_| panic!("MILLRACE_CLOCK_OFFSET_MS={offset} is no whole number"));
+    us.saturating_add_signed(offset.saturating_mul(1000))
+}
+
 /// Wall clock at start, carried on by the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
@@ -122,7 +141,7 @@ impl Clock {
         Clock {
             start: Instant::now(),
             // A machine whose clock stands before 1970 gets a log that begins in 1970.
-            start_us: wall.map_or(0, |wall| wall.as_micros() as u64),
+            start_us: off(wall.map_or(0, |wall| wall.as_micros() as u64)),
         }
     }
 

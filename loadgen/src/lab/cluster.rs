@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::child::{Child, Ended};
 use super::{Place, go_on};
 use crate::Failure;
-use crate::proxy::{Proxy, Route};
+use crate::proxy::{Proxy, Route, Trouble};
 
 /// How far above a node its proxy listens, if there is one.
 pub const PEER_PORTS: u16 = 50;
@@ -72,7 +72,11 @@ impl Setup {
             }
         };
         let routes: Vec<Route> = (1..=self.nodes).map(route).collect();
-        Proxy::start(&routes, delay).map_err(Failure::failed)
+        let trouble = Trouble {
+            delay,
+            ..Trouble::default()
+        };
+        Proxy::start(&routes, trouble).map_err(Failure::failed)
     }
 
     /// A base port at whose nodes' ports nobody listens.

@@ -6,9 +6,11 @@
 //! itself: nodes and load are processes of their own, started through `scripts/cluster` and `run`,
 //! so that a figure is what a user would see. Read `cluster.rs` next.
 
+pub mod accounts;
 pub mod bench;
 pub mod cases;
 pub mod catchup;
+pub mod chaos;
 pub mod child;
 pub mod cluster;
 pub mod reconnect;

@@ -13,14 +13,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use millrace::limits::{INITIAL_CREDIT, INITIAL_CREDIT_BYTES};
 use millrace::types::whole;
 use serde::Serialize;
 
+use super::accounts::{self, Account};
 use super::cluster::{Cluster, PEER_PORTS, Setup};
 use super::{Load, Place, Running, prove, rest, say, space, write_json};
 use crate::Failure;
-use crate::nodes::{Books, NodeStatus};
 use crate::proxy::Proxy;
 use crate::report::{Report, grouped};
 use crate::run::catch_signals;
@@ -53,23 +52,6 @@ pub struct ReconnectArgs {
     /// Where to write all figures
     #[arg(long)]
     json: Option<PathBuf>,
-}
-
-/// One link at the end, as both of its ends see it.
-#[derive(Clone, Debug, Serialize)]
-struct Account {
-    shard: u64,
-    leader: u64,
-    follower: u64,
-    status: String,
-    /// Data connections since the start.
-    connections: u64,
-    /// What the leader has spent and may spend on this connection.
-    sender: Option<Books>,
-    /// What the follower saw arrive on it and granted.
-    receiver: Option<Books>,
-    /// Records and bytes that the follower has not disposed of.
-    held: Option<[u64; 2]>,
 }
 
 /// All that was seen.
@@ -122,7 +104,7 @@ pub fn reconnect(args: &ReconnectArgs) -> Result<bool, Failure> {
     let cuts = cut(args, &proxy, &mut running)?;
     say("waiting for the load to end and for the followers to hold all of it");
     let report = running.finish()?;
-    let accounts = accounts(&cluster)?;
+    let accounts = accounts::all(cluster.addresses())?;
     let seen = Seen {
         cuts,
         asked: u64::from(args.cuts),
@@ -158,63 +140,6 @@ fn cut(args: &ReconnectArgs, proxy: &Proxy, running: &mut Running) -> Result<u64
         }
     }
     Ok(cuts)
-}
-
-/// The books of each link at both of its ends.
-fn accounts(cluster: &Cluster) -> Result<Vec<Account>, Failure> {
-    let ask = |address: &String| NodeStatus::ask(address).map_err(Failure::failed);
-    let statuses: Vec<NodeStatus> = cluster
-        .addresses()
-        .iter()
-        .map(ask)
-        .collect::<Result<_, _>>()?;
-    let mut accounts = Vec::new();
-    for leader in &statuses {
-        for link in leader.links() {
-            let follower = statuses.iter().find(|status| status.node() == link.peer);
-            let account = follower.and_then(|status| status.receiver(link.shard));
-            accounts.push(Account {
-                shard: link.shard,
-                leader: leader.node(),
-                follower: link.peer,
-                status: link.status,
-                connections: link.connections,
-                sender: leader.sender(link.shard, link.peer),
-                receiver: account.map(|(books, _)| books),
-                held: account.map(|(_, held)| held),
-            });
-        }
-    }
-    Ok(accounts)
-}
-
-impl Account {
-    /// What is wrong with it, or nothing.
-    fn failure(&self) -> Option<String> {
-        let link = format!(
-            "shard {} of node {} to node {}",
-            self.shard, self.leader, self.follower
-        );
-        let (Some(sender), Some(receiver), Some(held)) = (self.sender, self.receiver, self.held)
-        else {
-            return Some(format!("{link}: a node shows no books"));
-        };
-        let window = [INITIAL_CREDIT, INITIAL_CREDIT_BYTES];
-        let room = [0, 1].map(|unit| sender.limit[unit].wrapping_sub(sender.used[unit]));
-        if self.status != "replicating" {
-            return Some(format!("{link}: {} at the end", self.status));
-        }
-        if sender != receiver {
-            return Some(format!(
-                "{link}: {sender:?} at the leader, {receiver:?} at the follower"
-            ));
-        }
-        if room != window || held != [0, 0] {
-            let text = format!("{room:?} of {window:?} may be sent, {held:?} are held");
-            return Some(format!("{link}: with nothing in flight {text}"));
-        }
-        None
-    }
 }
 
 /// What does not hold, in sentences; empty if everything does.
@@ -260,36 +185,7 @@ fn failures(seen: &Seen) -> Vec<String> {
 }
 
 fn show(seen: &Seen, report: &Report) -> Result<(), Failure> {
-    let mut out = format!(
-        "{:<8} {:>7} {:>9} {:>12} {:>18} {:>20} {:>20}  {}\n",
-        "shard",
-        "leader",
-        "follower",
-        "connections",
-        "spent records",
-        "spent bytes",
-        "room bytes",
-        "books"
-    );
-    for account in &seen.accounts {
-        let books = account.sender.unwrap_or_default();
-        let _ = writeln!(
-            out,
-            "{:<8} {:>7} {:>9} {:>12} {:>18} {:>20} {:>20}  {}",
-            account.shard,
-            account.leader,
-            account.follower,
-            account.connections,
-            grouped(books.used[0]),
-            grouped(books.used[1]),
-            grouped(books.limit[1].saturating_sub(books.used[1])),
-            if account.failure().is_none() {
-                "exact"
-            } else {
-                "DIFFER"
-            }
-        );
-    }
+    let mut out = accounts::table(&seen.accounts);
     let gaps: Vec<_> = seen.gaps_ms.iter().map(|gap| format!("{gap} ms")).collect();
     let _ = writeln!(
         out,

@@ -1,6 +1,9 @@
 //! Tests of the judgement: each thing that does not hold is named.
 
+use millrace::limits::{INITIAL_CREDIT, INITIAL_CREDIT_BYTES};
+
 use super::*;
+use crate::nodes::Books;
 
 fn good() -> Seen {
     let books = Books {

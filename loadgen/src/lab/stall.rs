@@ -51,6 +51,9 @@ pub struct StallArgs {
     #[arg(long, default_value_t = 50_000)]
     #[arg(value_parser = whole(100_u64, 1_000_000))]
     rate: u64,
+    /// Bytes of the log that each node keeps, its oldest segments going first [default: all]
+    #[arg(long, value_parser = whole(256_u64 << 20, u64::MAX))]
+    retention: Option<u64>,
     /// Where to write all figures
     #[arg(long)]
     json: Option<PathBuf>,
@@ -88,10 +91,18 @@ pub fn stall(args: &StallArgs) -> Result<bool, Failure> {
     let place = args.place.checked()?;
     let lasts = WARMUP_S + BEFORE_S + args.seconds + AFTER_S;
     let written = space::written(3, 1024, Some(args.rate as f64), lasts as f64);
-    space::check(&place.work, 3, written)?;
+    let kept = args
+        .retention
+        .map_or(written, |bytes| written.min(3 * bytes));
+    space::check(&place.work, 3, kept)?;
     catch_signals();
+    let retention = args.retention.map(|bytes| {
+        let bytes = format!("log.retention_bytes={bytes}");
+        vec!["log.retention=fifo".to_owned(), bytes]
+    });
     let setup = Setup {
         shards: Some(1),
+        settings: retention.unwrap_or_default(),
         ..Setup::default()
     };
     let cluster = Cluster::up(&place, &setup, setup.free_base_port()?)?;
