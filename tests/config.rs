@@ -186,7 +186,7 @@ fn a_value_of_the_wrong_type_is_refused_by_its_key() {
     );
 }
 
-/// S-169 S-171 D-S11
+/// S-169 S-171 D-S11 Q-30
 #[test]
 fn contradictions_name_both_keys() {
     let place = Place::new();

@@ -85,7 +85,7 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-///
+/// H-43
 #[test]
 fn every_crash_of_a_run_loses_nothing_durable() {
     let length = Length {

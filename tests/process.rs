@@ -123,7 +123,7 @@ fn three_nodes_survive_kills_under_load() {
 
 /// What the client packed travels, lies and is proven packed; keyed and random records too.
 ///
-/// H-58
+/// H-58, H-4, H-14, H-34, H-35
 #[test]
 fn packed_batches_travel_and_stay_as_the_client_made_them() {
     let mut cluster = Cluster::start(3);

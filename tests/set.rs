@@ -133,7 +133,7 @@ fn segments(data: &Path, shard: usize) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// S-86 S-87
+/// S-86 S-87 H-20 H-66 D-H5
 #[test]
 fn every_record_is_on_every_node_through_a_kill_and_a_restart() {
     let set = Set::new();

@@ -97,6 +97,8 @@ fn every_side_of_a_partition_takes_appends() {
 }
 
 /// What a leader of a mesh lost with its disk is copied back from whoever holds it.
+///
+/// H-10
 #[test]
 fn a_lost_disk_of_a_mesh_is_copied_back() {
     runs(mesh::lost_disk, "mesh_lost_disk", 6);
@@ -259,6 +261,7 @@ fn a_pool_below_what_may_be_kept_stops_nobody() {
     runs(scenarios::small_pool, "small_pool", 2);
 }
 
+/// H-10, Q-12
 #[test]
 fn a_follower_behind_the_log_start_begins_anew() {
     let name = "behind_log_start";

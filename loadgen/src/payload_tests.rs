@@ -97,6 +97,7 @@ fn ratio(payload: Payload) -> f64 {
     raw.len() as f64 / packed.len() as f64
 }
 
+/// H-82
 #[test]
 fn each_kind_packs_as_its_name_says() {
     let (json, random) = (ratio(Payload::Json), ratio(Payload::Random));

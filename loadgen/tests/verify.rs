@@ -219,7 +219,7 @@ fn a_damaged_header_is_corrupt_wherever_it_is() {
     }
 }
 
-///
+/// Q-27, D-H5
 #[test]
 fn the_last_blocks_header_and_a_byte_of_padding_are_seen() {
     let cluster = Cluster::new();

@@ -481,6 +481,8 @@ fn hints_name_the_epoch_and_its_first_block() {
 
 /// A run that begins where its sender's log does, against logs that end before it or part before
 /// it.
+///
+/// H-6
 #[test]
 fn a_run_at_the_senders_start_begins_a_log_anew() {
     let sender = TestLog::of(&[1, 1, 2, 2]);

@@ -22,7 +22,7 @@ fn acks(frames: &[Frame]) -> Vec<ReplicateOk> {
 /// Blocks go in a `Replicate`; what is written is acked by a `ReplicateOk` once it is durable, and
 /// the same frame grants the credit that the blocks had taken.
 ///
-/// S-38 S-39 S-54 S-73
+/// S-38 S-39 S-54 S-73 H-5
 #[test]
 fn a_block_is_sent_written_and_then_acked() {
     let mut net = Net::founded(2);

@@ -37,6 +37,7 @@ fn free_memory_of_another_size_makes_room() {
     assert_eq!(pool.allocated(), 8 * KIB);
 }
 
+///
 #[test]
 fn appends_never_take_more_than_their_share() {
     let mut pool = Pool::new(2 * limits::CORE_APPEND_BYTES);

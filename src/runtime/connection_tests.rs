@@ -40,6 +40,7 @@ fn send_little(connection: &Connection, pool: &mut Pool, parts: usize) {
     pool.release(buffer);
 }
 
+///
 #[test]
 fn a_client_is_read_no_further_while_its_answers_keep_much() {
     standing(Kind::Client, |connection, pool| {
@@ -53,6 +54,7 @@ fn a_client_is_read_no_further_while_its_answers_keep_much() {
     });
 }
 
+///
 #[test]
 fn a_peer_that_takes_nothing_is_cut_off_by_what_it_keeps() {
     let kind = Kind::Peer {

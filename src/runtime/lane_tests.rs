@@ -3,6 +3,7 @@
 use super::*;
 use std::thread;
 
+///
 #[test]
 fn a_lane_is_bounded_in_bytes() {
     let (sender, receiver) = lane();

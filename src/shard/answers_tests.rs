@@ -14,6 +14,7 @@ fn out_to(answers: &mut Answers, connection: u64) -> usize {
     count
 }
 
+///
 #[test]
 fn one_connection_gets_its_share_and_all_together_the_bound() {
     let mut answers = Answers::default();

@@ -305,6 +305,7 @@ fn what_may_lag_is_saved_after_a_quiet_second() {
     assert_eq!(rig.report().high_watermark, BlockNo(1));
 }
 
+/// H-22
 #[test]
 fn a_follower_writes_the_same_bytes() {
     let mut leader = Rig::created(config());

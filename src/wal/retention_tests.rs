@@ -260,6 +260,8 @@ fn a_log_begins_anew_where_its_leaders_begins() {
 
 /// The new start is saved before the first file goes; whatever a crash leaves boots, as the old log
 /// (or a shorter one) or as the new one.
+///
+///
 #[test]
 fn a_crash_while_a_log_begins_anew_boots() {
     for blocks in [7_u64, 17] {
@@ -304,6 +306,8 @@ fn a_crash_while_a_log_begins_anew_boots() {
 }
 
 /// A read holds back its own file and no other.
+///
+///
 #[test]
 fn a_file_goes_once_no_read_uses_it() {
     let mut rig = Rig::created(config());

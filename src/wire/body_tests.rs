@@ -244,6 +244,8 @@ fn decode(kind: u8, bytes: &[u8]) -> Option<Body> {
 }
 
 /// S-187: the first frames of either side, Hello and Metadata, begin with the protocol version.
+///
+/// H-5
 #[test]
 fn golden_bytes_are_written_and_read() {
     let bodies = golden_bodies();

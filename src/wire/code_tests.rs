@@ -20,6 +20,7 @@ fn numbers_and_names_are_unique_and_round_trip() {
     assert_eq!(Code::from_number(0), None, "0 is no code");
 }
 
+///
 #[test]
 fn each_code_says_what_it_means_and_what_mends_it() {
     let texts: BTreeSet<&str> = Code::ALL.iter().map(|code| code.text()).collect();

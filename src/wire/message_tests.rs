@@ -3,7 +3,7 @@
 use super::*;
 use std::collections::BTreeSet;
 
-/// H-79
+/// H-79, Q-30
 #[test]
 fn each_message_is_one_and_says_what_it_means() {
     let numbers: BTreeSet<u16> = Message::ALL.iter().map(|m| m.number()).collect();

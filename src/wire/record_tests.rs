@@ -170,6 +170,7 @@ fn a_key_that_does_not_fit_is_never_cut_short() {
     BatchBuilder::new().push(&Record::new(1, b"").with_key(&vec![0; FIELD_MAX + 1]));
 }
 
+/// H-65
 #[test]
 fn encoding_is_counted() {
     let before = records_encoded();
