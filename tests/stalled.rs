@@ -111,7 +111,7 @@ fn is_level(status: &Value) -> bool {
     })
 }
 
-/// S-83, S-99
+/// S-83, S-99, Q-15
 #[test]
 fn a_stopped_process_costs_its_leader_no_memory_and_nobody_time() {
     let places: Vec<Place> = (0..3).map(|_| Place::new()).collect();

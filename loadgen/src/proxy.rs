@@ -12,7 +12,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use millrace::limits::{FRAME_BODY, FRAME_HEADER};
@@ -64,6 +64,7 @@ pub struct Link {
 /// A running proxy; dropping it closes everything.
 pub struct Proxy {
     shared: Arc<Shared>,
+    listeners: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
@@ -101,11 +102,12 @@ impl Proxy {
             listener.set_nonblocking(true)?;
             listeners.push((listener, route.target));
         }
-        for (listener, target) in listeners {
+        let listen = |(listener, target): (TcpListener, SocketAddr)| {
             let shared = shared.clone();
-            thread::spawn(move || shared.accept(&listener, target));
-        }
-        Ok(Proxy { shared })
+            thread::spawn(move || shared.accept(&listener, target))
+        };
+        let listeners = listeners.into_iter().map(listen).collect();
+        Ok(Proxy { shared, listeners })
     }
 
     /// The data connections between nodes that are in use, oldest first.
@@ -139,6 +141,11 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
         self.shared.open().values().for_each(Open::shut);
+        // Whoever comes next may listen at the same addresses.
+        for listener in self.listeners.drain(..) {
+            // A panic there has been printed.
+            let _ = listener.join();
+        }
     }
 }
 

@@ -112,3 +112,30 @@ fn nodes_are_delayed_and_clients_are_not() {
     let fastest = (0..10).map(|_| time(&ask)).min().expect("ten");
     assert!(fastest < 2 * delay, "{fastest:?}");
 }
+
+#[test]
+fn another_proxy_may_listen_where_one_was() {
+    for _ in 0..20 {
+        let (proxy, address) = echo(Trouble::default());
+        TcpStream::connect(address).expect("it listens");
+        drop(proxy);
+        let route = Route {
+            listen: address,
+            target: address,
+        };
+        Proxy::start(&[route], Trouble::default()).expect("nobody listens there");
+    }
+}
+
+#[test]
+fn bytes_are_changed_if_that_is_asked_for() {
+    let (proxy, address) = echo(Trouble {
+        delay: Duration::ZERO,
+        flip_every: 100,
+    });
+    let mut stream = TcpStream::connect(address).expect("connected");
+    let sent = [hello(Channel::Data), vec![0; 5_000]].concat();
+    let back = exchange(&mut stream, &sent).expect("an echo");
+    let changed = sent.iter().zip(&back).filter(|(one, other)| one != other);
+    assert!(changed.count() > 0 && proxy.flips() > 0);
+}

@@ -18,6 +18,7 @@ use millrace::types::{Level, Offset, ReadLevel};
 
 use super::history::{Append, Content, End, Producer, Readback, Reads};
 use crate::Failure;
+use crate::lab::go_on;
 use crate::payload::{Payload, PayloadMaker, Texts};
 use crate::random::Random;
 
@@ -292,6 +293,7 @@ pub fn read_back(
     let mut reader = reader.map_err(named)?;
     let mut records = Vec::new();
     while let Some(batch) = reader.next_batch().map_err(named)? {
+        go_on()?;
         let seen = batch
             .records()
             .map(|(offset, record)| (offset.0, Content::of(setting.run, record.value)));

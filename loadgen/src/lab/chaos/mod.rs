@@ -18,6 +18,7 @@ mod report;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -47,10 +48,10 @@ const AFTER: Duration = Duration::from_secs(3);
 /// How long the cluster may take to be led, and to come to rest once all is healed.
 const LED: Duration = Duration::from_secs(30);
 const REST: Duration = Duration::from_secs(60);
-/// Of leader changes alone: how long any shard may go without an ack, and how many appends a second
-/// have to be acked.
+/// How long a shard may go without an ack when its leader is killed, and at any time of a run with
+/// nothing but changes of leader.
+const GAP_MS: u64 = 3_000;
 const CHANGES_GAP_MS: u64 = 5_000;
-const CHANGES_RATE: u64 = 5_000;
 /// Of all appends so many percent have to be acked.
 const ACKED_PERCENT: u64 = 60;
 
@@ -78,11 +79,11 @@ pub struct ChaosArgs {
     /// Appends a second [default: 3,000; with --leader-changes 6,000]
     #[arg(long, value_parser = whole(100_u64, 100_000))]
     rate: Option<u64>,
-    /// How long a shard may go without an ack when its leader is killed, milliseconds: more than
-    /// the
-    /// default only where the machine itself stands still at times
-    #[arg(long, default_value_t = 3_000, value_parser = whole(1_u64, 600_000))]
-    gap_ms: u64,
+    /// How long a shard may go without an ack when its leader is killed, with --leader-changes at
+    /// any time, milliseconds: more than the default only where the machine stands still at times
+    /// [default: 3,000; with --leader-changes 5,000]
+    #[arg(long, value_parser = whole(1_u64, 600_000))]
+    gap_ms: Option<u64>,
     /// Nothing but so many changes of leader, every tenth by a kill, instead of --seconds
     #[arg(long, value_parser = whole(1_u32, 10_000))]
     leader_changes: Option<u32>,
@@ -93,8 +94,10 @@ struct Seen {
     seed: u64,
     /// Changes of leader that were asked for, if nothing else was.
     leader_changes: Option<u32>,
-    /// How long a shard may go without an ack when its leader is killed.
+    /// How long a shard may go without an ack.
     gap_ms: u64,
+    /// Appends a second that were asked for.
+    rate: u64,
     /// How long there was load, microseconds.
     lasted_us: u64,
     history: History,
@@ -170,11 +173,11 @@ fn disturbed(
         start: Instant::now(),
         over: over.clone(),
     };
-    let rate = match (args.rate, args.leader_changes) {
-        (Some(rate), _) => rate,
-        (None, None) => RATE,
-        (None, Some(_)) => RATE_OF_CHANGES,
+    let (rate, gap_ms) = match args.leader_changes {
+        None => (RATE, GAP_MS),
+        Some(_) => (RATE_OF_CHANGES, CHANGES_GAP_MS),
     };
+    let rate = args.rate.unwrap_or(rate);
     let clients = Clients::start(&setting, PRODUCERS, rate)?;
     rest(BEFORE)?;
     let mut faults = Faults::new(fleet, net, place, seed, setting.start);
@@ -214,7 +217,8 @@ fn disturbed(
     Ok(Seen {
         seed,
         leader_changes: args.leader_changes,
-        gap_ms: args.gap_ms,
+        gap_ms: args.gap_ms.unwrap_or(gap_ms),
+        rate,
         lasted_us,
         accounts,
         verdict: checker::check(&history),
@@ -227,18 +231,26 @@ fn disturbed(
     })
 }
 
-/// Every log from every node, at both levels.
+/// Every log from every node, at both levels; all at the same time, for small blocks are read one
+/// by one.
 fn read_back(setting: &Setting, fleet: &Fleet) -> Result<Vec<Readback>, Failure> {
     say("reading every log back from every node");
-    let mut readbacks = Vec::new();
-    for shard in 0..setting.shards {
-        for node in fleet.ids() {
-            for level in [ReadLevel::Committed, ReadLevel::Local] {
-                readbacks.push(load::read_back(setting, node, shard, level)?);
-            }
-        }
-    }
-    Ok(readbacks)
+    let levels = [ReadLevel::Committed, ReadLevel::Local];
+    let nodes = fleet
+        .ids()
+        .flat_map(|node| levels.map(|level| (node, level)));
+    let all = (0..setting.shards).flat_map(|shard| nodes.clone().map(move |one| (shard, one)));
+    thread::scope(|scope| {
+        let read = |(shard, (node, level))| {
+            scope.spawn(move || load::read_back(setting, node, shard, level))
+        };
+        let threads: Vec<_> = all.map(read).collect();
+        let threads = threads.into_iter();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread.join().expect("a panic ends the process")
+        };
+        threads.map(join).collect()
+    })
 }
 
 fn led(addresses: &[String]) -> Result<(), Failure> {
