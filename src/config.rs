@@ -252,8 +252,11 @@ impl ConfigError {
         rule: impl Into<String>,
         mend: impl Into<String>,
     ) -> ConfigError {
+        let key = key.into();
+        // Whoever wrote no name must see where it should stand.
+        let nameless = key.trim().is_empty();
         ConfigError {
-            key: key.into(),
+            key: if nameless { format!("{key:?}") } else { key },
             value: value.to_string(),
             rule: rule.into(),
             mend: mend.into(),

@@ -42,6 +42,15 @@ fn a_set_has_a_shard_per_node_and_leaders_in_the_order_of_ids() {
     assert_eq!(config.log.max_batch_bytes, crate::limits::MAX_BATCH_BYTES);
 }
 
+/// Where a key should stand and none does, the refusal shows just that.
+#[test]
+fn a_key_without_a_name_is_shown() {
+    for (set, line) in [("=x", "\"\" = x: there is"), (" =x", "\" \" = x: there is")] {
+        let shown = refused(&[set]).to_string();
+        assert!(shown.starts_with(line), "{shown}");
+    }
+}
+
 /// S-173: a configuration names the file of the secret, and holds no secret.
 #[test]
 fn the_secret_is_named_by_its_file() {
