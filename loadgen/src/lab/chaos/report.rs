@@ -33,7 +33,8 @@ impl Acks {
         Acks(shards)
     }
 
-    /// The longest time without an ack of a shard that touches this span, milliseconds.
+    /// The longest time without an ack of a shard that touches this span, from its beginning on,
+    /// milliseconds: what was missing before has another reason.
     fn longest_ms(&self, shard: u16, from_us: u64, to_us: u64) -> u64 {
         let acks = self
             .0
@@ -42,7 +43,8 @@ impl Acks {
         let first = acks.partition_point(|at| *at < from_us).saturating_sub(1);
         let pairs = acks[first..].windows(2);
         let touching = pairs.take_while(|pair| pair[0] < to_us);
-        touching.map(|pair| pair[1] - pair[0]).max().unwrap_or(0) / 1000
+        let within = touching.map(|pair| pair[1].saturating_sub(pair[0].max(from_us)));
+        within.max().unwrap_or(0) / 1000
     }
 
     /// The longest of any shard while this was done, and shortly after.
@@ -212,4 +214,19 @@ fn figures(seen: &Seen) -> String {
         grouped(seen.compared_bytes),
         grouped(seen.flips)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_counts_from_what_was_done_on() {
+        let acks = Acks(vec![vec![1_000_000, 5_000_000, 5_100_000, 9_000_000]]);
+        // The gap from 1 s to 5 s was there before; of it the last second counts.
+        assert_eq!(acks.longest_ms(0, 4_000_000, 5_050_000), 1_000);
+        assert_eq!(acks.longest_ms(0, 4_000_000, 6_000_000), 3_900);
+        assert_eq!(acks.longest_ms(0, 0, u64::MAX), 4_000);
+        assert_eq!(acks.longest_ms(7, 0, u64::MAX), 0);
+    }
 }
