@@ -13,6 +13,7 @@ mod log;
 mod promote;
 mod read;
 mod salvage;
+mod scrub;
 mod status;
 
 use clap::{Args, Parser, Subcommand};
@@ -47,6 +48,8 @@ enum Command {
     Promote(promote::Arguments),
     /// Show where logs of two nodes differ, and settle whose blocks stay.
     Diverge(diverge::Arguments),
+    /// Show what is damaged on a node's disk, have its logs read again, and see them repaired.
+    Scrub(scrub::Arguments),
     /// Show what a damaged log of a stopped node still holds, and end it there.
     Salvage(salvage::Arguments),
     /// Look whether a node could start here, and what its disk can do. Changes nothing.
@@ -195,6 +198,7 @@ pub fn run() -> ExitCode {
         Command::Link(arguments) => link::run(&arguments),
         Command::Promote(arguments) => promote::run(&arguments),
         Command::Diverge(arguments) => diverge::run(&arguments),
+        Command::Scrub(arguments) => scrub::run(&arguments),
         Command::Salvage(arguments) => salvage::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Config(arguments) => print_config(&arguments),

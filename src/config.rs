@@ -144,6 +144,10 @@ pub struct Log {
     pub dsync: bool,
     /// What the logs keep.
     pub retention: Retention,
+    /// Pace at which logs are read again to find damage, bytes a second; 0: only when asked.
+    pub scrub_bytes_per_s: u64,
+    /// Time between the beginnings of two passes of that, seconds.
+    pub scrub_interval_s: u64,
 }
 
 /// `log.retention` with its bounds. Whole segments go; the leader decides for all nodes.

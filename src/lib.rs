@@ -84,8 +84,21 @@
 //! * A retry that is older than the last five batches is answered `Unknown`: the log cannot tell
 //!   whether it holds it. The first batch of a producer, tried again after 1,024 others came in
 //!   between, counts as new; only a mark on the wire could tell.
-//! * A read that meets damage on the disk closes the log until restart: what a log holds must never
-//!   be served on trust.
+//! * A read that meets damage in a log that nobody else holds closes it until restart: what a log
+//!   holds must never be served on trust. In one that others hold the read fails alone, and the
+//!   range is in both copies of the checkpoint before anything else counts as durable.
+//! * A block is written over damage only if it chains to what is sound on both sides; then whoever
+//!   sends it need not be believed. So a follower's repair moves no position, and neither does a
+//!   leader's, which asks its followers in turn.
+//! * What looks like a block behind damage counts as one only if it chains without a gap to a CRC
+//!   that is known otherwise: of the next segment's header, or of memory. A client can put the
+//!   bytes of a block into a record. So recovery passes damage by in every segment but the last:
+//!   there the log ends before it, its memory is lost, and its leader brings back what is missing.
+//! * A scrub ends with a `Replicate` of no blocks to each follower that has all of them, which is
+//!   refused if the follower's last committed block is another one: replicas are compared by
+//!   content without a frame of its own.
+//! * A lost write of the newest blocks cannot be told from a write that never was, on the node that
+//!   lost it; those below `scan_from` and the high watermark of the checkpoint are missed.
 //! * The admin thread wakes no core: its orders wait in a mailbox that the core's watch task looks
 //!   into every 100 ms. `millrace link` gives them over HTTP, not over the protocol.
 //! * A log that is full by `log.retention = "hard"` refuses for good and says so at once: only an

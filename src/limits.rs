@@ -50,6 +50,16 @@ pub const EPOCH_MAX: u32 = 1 << 31;
 /// Default for `segment_bytes`.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
+/// Default for `scrub_bytes_per_s`: a tenth of what a slow disk reads in sequence, and a terabyte
+/// in a day and a half.
+pub const SCRUB_BYTES_PER_S: u64 = 8 << 20;
+
+/// Time after which damaged blocks that no node could give are asked for again.
+pub const REPAIR_RETRY_MS: u64 = 2_000;
+
+/// Default for `scrub_interval_s`: damage is found while the other copies are likely sound.
+pub const SCRUB_INTERVAL_S: u64 = 86_400;
+
 /// Bytes at the end of a segment that client's records do not use until the next file is there, at
 /// most (and at most an eighth of a segment): sixteen blocks of the node's own, such as those that
 /// open an epoch, on a full disk.

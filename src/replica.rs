@@ -19,12 +19,14 @@ mod backoff;
 mod config;
 mod copying;
 mod election;
+mod facts;
 mod follower;
 mod following;
 mod handover;
 mod heartbeat;
 mod lag;
 mod leader;
+mod mending;
 mod opening;
 mod output;
 mod pacing;
@@ -38,10 +40,12 @@ mod view;
 
 use follower::Follower;
 use leader::Leader;
+use mending::Mending;
 use state::State;
 
 pub use config::Config;
 pub use credit::Account;
+pub use mending::{Damaged, Mended};
 pub use output::{
     Following, LinkStatus, LinkView, Output, Promise, Refused, Role, SaveToken, SendRun,
     ServeFetch, Verdict, with_run,
@@ -62,6 +66,7 @@ pub struct Replica {
     follower: Follower,
     /// On the placed node, or on every member of an electing set.
     leader: Option<Leader>,
+    mending: Mending,
 }
 
 impl Replica {
@@ -85,6 +90,7 @@ impl Replica {
         Replica {
             follower: Follower::new(config.initial_credit, config.catch_up_bytes_per_s),
             leader,
+            mending: Mending::default(),
             state: State::new(config),
         }
     }
@@ -163,6 +169,7 @@ impl Replica {
 
     /// A connection is gone.
     pub fn peer_down(&mut self, now: Time, connection: ConnectionId) {
+        self.mending.down(connection);
         self.follower.down(connection);
         if let Some(leader) = &mut self.leader {
             leader.connection_down(now, connection, &self.state);
@@ -201,6 +208,9 @@ impl Replica {
             && !self.give_way(now, connection, body)
         {
             return self.end_connection(now, connection, Code::StaleEpoch);
+        }
+        if self.cannot_mend(now, connection, body) {
+            return;
         }
         let state = &mut self.state;
         let taken = match &mut self.leader {
@@ -260,6 +270,9 @@ impl Replica {
         view: &dyn LogView,
     ) -> Verdict {
         self.look(now);
+        if let Some(verdict) = self.run_for_repair(now, connection, body, headers) {
+            return verdict;
+        }
         let state = &mut self.state;
         if let Some(leader) = self
             .leader
@@ -431,6 +444,7 @@ impl Replica {
             .chain(self.follower.silent_at(&self.state))
             .chain(self.follower.look_at())
             .chain(self.election_due())
+            .chain(self.mending.due())
             .min()
     }
 
@@ -493,75 +507,6 @@ impl Replica {
     pub fn promote(&mut self, now: Time, to: NodeId, view: &dyn LogView) -> bool {
         let leader = self.leader.as_mut();
         leader.is_some_and(|leader| leader.promote(now, to, &mut self.state, view))
-    }
-
-    /// What the checkpoint holds for the protocol.
-    pub fn promise(&self) -> Promise {
-        self.state.promise
-    }
-
-    /// Blocks below it are committed.
-    pub fn high_watermark(&self) -> BlockNo {
-        self.state.high_watermark
-    }
-
-    /// A follower's log is known to be that of its leader below this block.
-    pub fn verified_end(&self) -> BlockNo {
-        self.follower.verified_end()
-    }
-
-    /// A follower may trim what lies below: its leader has, and it is committed.
-    pub fn leader_start(&self) -> BlockNo {
-        self.follower.leader_start(&self.state)
-    }
-
-    /// Microseconds since this follower heard of its leader.
-    pub fn silence_us(&self, now: Time) -> u64 {
-        now.since_us(self.follower.heard())
-    }
-
-    /// What this node granted as a follower, and what it holds of it.
-    pub fn granted(&self) -> Account {
-        self.follower.receiver.account()
-    }
-
-    /// What this node waits for before it can lead; empty if it does not wait.
-    pub fn waits_for(&self) -> &str {
-        match self.role() {
-            Role::Opening => &self.state.waits_for,
-            _ => "",
-        }
-    }
-
-    /// The link by which this node follows, if it does not lead the log.
-    pub fn following(&self, now: Time) -> Option<Following> {
-        if self.leads() {
-            return None;
-        }
-        let (status, cause) = self.follower.status(&self.state);
-        let silence_us = self.state.started.then(|| self.silence_us(now));
-        Some(Following {
-            status,
-            cause,
-            silence_us,
-        })
-    }
-
-    /// Whether an operator has paused the link with `peer`; none if there is no such link.
-    pub fn is_paused(&self, peer: NodeId) -> Option<bool> {
-        match &self.leader {
-            Some(leader) if self.leads() => leader.is_paused(peer),
-            _ if Some(peer) == self.leader() => {
-                Some(self.follower.paused == Some(PauseReason::Manual))
-            }
-            _ => None,
-        }
-    }
-
-    /// The links that this node leads.
-    pub fn links(&self, now: Time, view: &dyn LogView) -> Vec<LinkView> {
-        let leader = self.leader.as_ref().filter(|_| self.leads());
-        leader.map_or_else(Vec::new, |leader| leader.views(now, view))
     }
 }
 

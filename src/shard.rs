@@ -16,6 +16,7 @@ pub mod event;
 mod links;
 mod loading;
 mod reads;
+mod repair;
 mod space;
 pub mod status;
 mod view;
@@ -70,6 +71,8 @@ pub struct Shard {
     /// The run that waits for a cut, and those that came behind it.
     stash: Option<Run>,
     space_told: SpaceTold,
+    /// Something damaged is being asked for.
+    mends: bool,
     delayed: VecDeque<DelayedRun>,
     /// An epoch whose first block the log could not take yet.
     opening: Option<Epoch>,
@@ -94,7 +97,8 @@ enum Purpose {
 
 impl Shard {
     /// Starts recovery of a log whose directory holds `files`.
-    pub fn new(config: ShardConfig, files: Vec<FileEntry>, now: Time) -> Shard {
+    pub fn new(mut config: ShardConfig, files: Vec<FileEntry>, now: Time) -> Shard {
+        config.wal.repairs = config.wal.members.len() > 1;
         let log = Log::new(config.wal.clone(), &files, now);
         let replica = Replica::new(config.replica());
         Shard {
@@ -111,6 +115,7 @@ impl Shard {
             saves: VecDeque::new(),
             stash: None,
             space_told: SpaceTold::default(),
+            mends: false,
             delayed: VecDeque::new(),
             opening: None,
             committed_offset: Offset(0),
@@ -186,9 +191,10 @@ impl Shard {
                 self.replica.payload_left(connection, bytes);
             }
             Event::Timer => self.on_time(now, buffers),
-            Event::PauseLink { .. } | Event::Promote { .. } | Event::CatchUp { .. } => {
-                self.on_operator(now, &event);
-            }
+            Event::PauseLink { .. }
+            | Event::Promote { .. }
+            | Event::CatchUp { .. }
+            | Event::Scrub { .. } => self.on_operator(now, &event),
             Event::MemoryShort { bytes } => self.log.relieve(bytes),
             Event::Stop => self.on_stop(now, buffers),
         }
@@ -202,6 +208,7 @@ impl Shard {
             Event::Promote { to } => {
                 self.replica.promote(now, to, &view);
             }
+            Event::Scrub { read } => self.on_scrub(now, read),
             Event::CatchUp { bytes_per_s } => self.replica.set_catch_up(bytes_per_s),
             _ => {}
         }
@@ -308,6 +315,7 @@ impl Shard {
             following: self.replica.following(now),
             append_latency: self.append_latency,
             failed: self.failed.clone(),
+            damage: self.damage_view(now),
             catch_up_bytes_per_s: self.replica.catch_up_bytes_per_s(),
             catches_up: self.replica.catches_up(),
             counters: Counters {
@@ -325,6 +333,7 @@ impl Shard {
     fn pump(&mut self, now: Time, buffers: &mut dyn Buffers) {
         loop {
             let mut quiet = true;
+            self.mend(now);
             self.open_epoch(now, buffers);
             self.retry_appends(now, buffers);
             self.log.seal_if_due(now, buffers);
@@ -389,6 +398,7 @@ impl Shard {
                 };
                 self.replica
                     .started(now, promise, recovered.high_watermark, &view);
+                self.on_damage_recovered(&recovered);
                 self.note_committed(self.replica.high_watermark());
                 self.pending.durable(self.log.durable_end());
                 self.pending.committed(self.replica.high_watermark());
@@ -408,6 +418,7 @@ impl Shard {
                 self.replica.durable(now, &view);
                 self.pending.durable(end);
             }
+            LogOutput::Health(health) => self.on_health(now, health),
             LogOutput::Space { full } => self.on_space(now, full),
             LogOutput::Saved(id) => {
                 while let Some((_, token)) = self.saves.pop_front_if(|(saved, _)| *saved <= id) {

@@ -85,6 +85,11 @@ pub enum Wish {
         /// Whether to pause.
         pause: bool,
     },
+    /// Reads every log again from end to end, or asks at once for what is damaged.
+    Scrub {
+        /// Whether to read.
+        read: bool,
+    },
     /// Hands the leadership of a shard to another node.
     Promote {
         /// The shard.

@@ -20,9 +20,12 @@ mod arrange;
 mod cut;
 mod cutting;
 mod facts;
+mod holes;
 mod ids;
 mod index;
+mod inspect;
 mod loads;
+mod mend;
 mod open;
 mod pressure;
 mod producers;
@@ -33,8 +36,10 @@ mod recovery;
 pub mod retention;
 mod saver;
 mod scan;
+mod scrub;
 mod search;
 mod segments;
+mod skip;
 mod space;
 mod start;
 mod writer;
@@ -56,13 +61,17 @@ mod retention_tests;
 #[cfg(test)]
 mod rig;
 #[cfg(test)]
+mod scrub_tests;
+#[cfg(test)]
 mod space_tests;
 
 pub use arrange::DAMAGE_MEND;
 pub use config::Config;
 pub use log::Log;
+pub use mend::Wanted;
 pub use output::{
-    AppendRefusal, Appended, Common, CutDone, From, Held, Load, Loaded, Output, ReadError,
-    Recovered, RecoveredMemory, Refusal, SaveId, State, Torn,
+    AppendRefusal, Appended, Common, CutDone, Damage, From, Health, Held, Load, Loaded, Output,
+    ReadError, Recovered, RecoveredMemory, Refusal, RepairRefusal, SaveId, ScrubReport, State,
+    Torn,
 };
 pub use producers::Sequence;

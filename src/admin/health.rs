@@ -44,6 +44,20 @@ pub(super) fn reasons(snapshot: &Snapshot, now: Instant) -> Vec<String> {
             Role::Follower if in_set => reasons.extend(leader_is_gone(shard)),
             Role::Leader | Role::Follower => {}
         }
+        if !shard.damage.ranges.is_empty() {
+            let (ranges, waits_for) = (&shard.damage.ranges, &shard.damage.waits_for);
+            let blocks: u64 = ranges.iter().map(|(from, end, _)| end.0 - from.0).sum();
+            let since_us = ranges.iter().map(|(.., since_us)| *since_us).max();
+            let seconds = since_us.unwrap_or_default() / 1_000_000;
+            let why = match waits_for.is_empty() {
+                true => String::new(),
+                false => format!(": {waits_for}"),
+            };
+            reasons.push(format!(
+                "log {log} has {blocks} damaged blocks, first block {}, for {seconds} s{why}",
+                ranges[0].0
+            ));
+        }
         if shard.is_full {
             reasons.push(format!("log {log} has no space: its disk is full"));
         }

@@ -59,6 +59,7 @@ fn shard(role: Role) -> ShardStatus {
         append_latency: Buckets::default(),
         waits_for: String::new(),
         failed: String::new(),
+        damage: Default::default(),
         counters: Counters::default(),
         catch_up_bytes_per_s: 0,
         catches_up: false,

@@ -47,6 +47,7 @@ pub(super) async fn serve(admin: Admin, board: Arc<dyn Board>) {
         .route("/links/{peer}/{action}", post(order))
         .route("/shards/{shard}/promote/{node}", post(promote))
         .route("/catch-up/{bytes_per_s}", post(catch_up))
+        .route("/scrub/{action}", post(scrub))
         .fallback(nothing)
         .with_state(desk);
     let served = match tokio::net::TcpListener::from_std(admin.listener) {
@@ -80,8 +81,8 @@ async fn metrics_page(State(desk): State<Desk>) -> Response {
 
 async fn nothing() -> Response {
     let text = "no such page; there are /healthz, /status, /metrics and, by POST, \
-                /links/PEER/pause, /links/PEER/resume, /shards/SHARD/promote/NODE and \
-                /catch-up/BYTES";
+                /links/PEER/pause, /links/PEER/resume, /shards/SHARD/promote/NODE, \
+                /catch-up/BYTES, /scrub/now and /scrub/repair";
     refuse(StatusCode::NOT_FOUND, text.to_owned())
 }
 
@@ -162,6 +163,33 @@ async fn catch_up(State(desk): State<Desk>, Path(bytes_per_s): Path<String>) -> 
             &json!({ "bytes_per_s": bytes_per_s, "text": text }),
         ),
         Err(text) => refuse(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()),
+    }
+}
+
+/// Reads the logs again, or asks at once for what is damaged.
+async fn scrub(State(desk): State<Desk>, Path(action): Path<String>) -> Response {
+    let read = match action.as_str() {
+        "now" => true,
+        "repair" => false,
+        _ => return nothing().await,
+    };
+    if !desk.control {
+        return refuse(StatusCode::FORBIDDEN, ONLY_SHOWS.to_owned());
+    }
+    match give(&desk, Wish::Scrub { read }).await {
+        Err(text) => refuse(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()),
+        Ok(logs) if logs.is_empty() => {
+            let text = "no log of this node is scrubbed: none is open, or no other node holds \
+                        them; mend: see `millrace status`";
+            refuse(StatusCode::CONFLICT, text.to_owned())
+        }
+        Ok(logs) => {
+            let text = match read {
+                true => format!("{} logs are being read", logs.len()),
+                false => format!("what is damaged in {} logs is asked for", logs.len()),
+            };
+            json_page(StatusCode::OK, &json!({ "logs": logs.len(), "text": text }))
+        }
     }
 }
 

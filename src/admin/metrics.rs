@@ -113,6 +113,10 @@ const SHARD_GAUGES: &[ShardRow] = &[
         s.durable_end.0
     }),
     ("shard_log_end_blocks", "Blocks held", |s| s.log_end.0),
+    ("shard_faulty_blocks", "Blocks damaged here", |s| {
+        let ranges = s.damage.ranges.iter();
+        ranges.map(|(from, end, _)| end.0 - from.0).sum()
+    }),
     (
         "shard_durable_records",
         "Offset behind the last durable record",
@@ -138,6 +142,20 @@ const SHARD_COUNTERS: &[ShardRow] = &[
     }),
     ("blocks_cut", "Blocks cut off, torn or truncated", |s| {
         s.counters.blocks_cut
+    }),
+    ("damage_found", "Damage found in the log's files", |s| {
+        s.counters.damage_found
+    }),
+    ("blocks_repaired", "Damaged blocks repaired", |s| {
+        s.counters.blocks_repaired
+    }),
+    (
+        "rewritten",
+        "Damaged headers and checkpoint copies written anew",
+        |s| s.counters.rewritten,
+    ),
+    ("scrubs", "Passes of the scrub that ended", |s| {
+        s.counters.scrubs
     }),
     ("crc_failures", "Blocks or batches refused for a CRC", |s| {
         s.counters.crc_failures
@@ -356,6 +374,13 @@ fn shards(page: &mut Page<'_>, look: &Snapshot) -> fmt::Result {
     let help = "Bytes handed to the disk, padding included";
     let written = all(|shard| shard.counters.bytes_written);
     page.counter("written", Some(Unit::Bytes), help, written)?;
+    let scrubbed = all(|shard| shard.counters.scrub_bytes);
+    page.counter(
+        "scrubbed",
+        Some(Unit::Bytes),
+        "Bytes read by the scrub",
+        scrubbed,
+    )?;
     let rows = look.shards.iter().filter_map(|shard| {
         let silence = seconds_of_us(shard.following.as_ref()?.silence_us?);
         Some((of_log(shard.log), Sample::Real(silence)))

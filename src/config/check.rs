@@ -362,6 +362,7 @@ fn log(file: &file::Log, link: &file::Link) -> Checked<Log> {
         }
     };
     let retention = retention(file, segment_bytes)?;
+    let (scrub_bytes_per_s, scrub_interval_s) = scrub(file)?;
     Ok(Log {
         retention,
         segment_bytes,
@@ -383,7 +384,20 @@ fn log(file: &file::Log, link: &file::Link) -> Checked<Log> {
             60_000,
         )?,
         dsync,
+        scrub_bytes_per_s,
+        scrub_interval_s,
     })
+}
+
+/// Pace and interval of the scrub.
+fn scrub(file: &file::Log) -> Checked<(u64, u64)> {
+    let (pace, pause) = (limits::SCRUB_BYTES_PER_S, limits::SCRUB_INTERVAL_S);
+    let bytes = &file.scrub_bytes_per_s;
+    let interval = &file.scrub_interval_s;
+    Ok((
+        or("log.scrub_bytes_per_s", bytes, pace, 0, 1 << 40)?,
+        or("log.scrub_interval_s", interval, pause, 1, 366 * 86_400)?,
+    ))
 }
 
 /// One number with two names: refused if they say different things.

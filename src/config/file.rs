@@ -148,6 +148,8 @@ pub(super) struct Log {
     pub(super) retention: Option<String>,
     pub(super) retention_bytes: Option<Whole>,
     pub(super) retention_age_s: Option<Whole>,
+    pub(super) scrub_bytes_per_s: Option<Whole>,
+    pub(super) scrub_interval_s: Option<Whole>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -55,6 +55,10 @@ keys! {
     "log.retention", "\"none\"", "none; fifo: the oldest segments go; hard: appends are refused";
     "log.retention_bytes", "no bound", "bytes of a log's segments that are kept";
     "log.retention_age_s", "no bound", "age at which segments go, by append time, seconds";
+    "log.scrub_bytes_per_s", limits::SCRUB_BYTES_PER_S,
+        "pace at which a log that other nodes hold too is read again, bytes a second; 0: never";
+    "log.scrub_interval_s", limits::SCRUB_INTERVAL_S,
+        "time between the beginnings of two such passes, seconds";
     "link.preset", "none", "values for a way of use: shanghai, throughput, latency, wan or edge";
     "link.initial_credit", limits::INITIAL_CREDIT, "credit of a link, records";
     "link.initial_credit_bytes", limits::INITIAL_CREDIT_BYTES, "credit of a link, bytes";

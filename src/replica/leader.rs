@@ -218,6 +218,7 @@ impl Leader {
             Body::Pause(body) => self.links[index].peer_pause = Some(body.reason),
             Body::Resume(body) => self.on_resume(index, body, state, view),
             Body::Pong(body) => self.on_pong(now, index, body, state),
+            Body::Fetch(body) => self.on_fetch(index, body, state, view),
             _ => return false,
         }
         true

@@ -39,7 +39,7 @@ pub enum Output {
     },
     /// Load a run of blocks and send it; say with `run_sent` what went, even if nothing did.
     SendRun(SendRun),
-    /// Load a run of blocks for an opening leader and send it.
+    /// Load a run of blocks for an opening leader, or for a member's repair, and send it.
     ServeFetch(ServeFetch),
     /// Write the checkpoint with this promise, both copies; then `saved(token)`.
     Save {
@@ -169,6 +169,9 @@ pub enum Verdict {
         /// Where the log begins from now on.
         start: LogStart,
     },
+    /// Asked for to repair blocks: check its batches, give it to the log if they are sound, and say
+    /// with `mended` what came of it.
+    Repair,
     /// Held already, or holds nothing: the payload is not needed.
     AckAgain,
     /// Refused: the payload is not needed.

@@ -66,6 +66,8 @@ pub enum Cause {
     Operator,
     /// From this block on, at the latest, its committed log is another one.
     Diverged(BlockNo),
+    /// The next block is damaged in the own log.
+    Damaged,
 }
 
 impl Cause {
@@ -73,7 +75,7 @@ impl Cause {
     pub fn is_error(&self) -> bool {
         matches!(
             self,
-            Cause::Lost | Cause::Timeout | Cause::Refused(..) | Cause::Diverged(_)
+            Cause::Lost | Cause::Timeout | Cause::Refused(..) | Cause::Diverged(_) | Cause::Damaged
         )
     }
 
@@ -95,6 +97,7 @@ impl Cause {
             Cause::Peer(PauseReason::HighLoad) => "follower: high_load",
             Cause::Peer(PauseReason::Manual) => "follower: manual",
             Cause::Operator => "manual",
+            Cause::Damaged => "the next block is damaged here and being fetched from another node",
             Cause::Diverged(at) => return format!("diverged: the logs differ at block {at}"),
         };
         text.to_owned()
@@ -163,6 +166,8 @@ pub struct Link {
     pub loading: Option<(BlockNo, u32)>,
     /// The composition could not send the next run; cleared when anything changes.
     pub blocked: bool,
+    /// The next block is damaged here: nothing goes before it is repaired.
+    pub damaged: bool,
     /// Buffers of what was handed to the connection and not yet to its socket.
     pub queued: Lent,
     pub peer_pause: Option<PauseReason>,
@@ -211,6 +216,7 @@ impl Link {
             sender: Sender::default(),
             loading: None,
             blocked: false,
+            damaged: false,
             queued: Lent::default(),
             peer_pause: None,
             peer_full: None,
@@ -265,6 +271,7 @@ impl Link {
         self.round += 1;
         self.loading = None;
         self.blocked = false;
+        self.damaged = false;
         self.queued = Lent::default();
         self.waiting_since = None;
         self.peer_pause = None;
@@ -463,6 +470,9 @@ impl Link {
         }
         if let Some(reason) = self.peer_pause {
             return (LinkStatus::Paused, Cause::Peer(reason));
+        }
+        if self.damaged {
+            return (LinkStatus::Paused, Cause::Damaged);
         }
         if self.peer_full.is_some() {
             return (LinkStatus::WaitingForCredit, Cause::PeerFull);

@@ -53,6 +53,7 @@ impl Leader {
             || full
             || link.loading.is_some()
             || link.blocked
+            || link.damaged
             || link.probe_is_out();
         let Some(connection) = link.data.filter(|_| !quiet) else {
             return;
@@ -94,7 +95,7 @@ impl Leader {
         state.out.push_back(Output::SendRun(run));
     }
 
-    fn head(&self, first: BlockNo, state: &State, view: &dyn LogView) -> Replicate {
+    pub(super) fn head(&self, first: BlockNo, state: &State, view: &dyn LogView) -> Replicate {
         let previous = first.previous();
         let held = previous.and_then(|block| view.held(block));
         let epoch = previous.and_then(|block| view.epoch_of(block));

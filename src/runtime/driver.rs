@@ -171,6 +171,11 @@ impl Core {
         self.shards.borrow()[log].shard.can_promote(to)
     }
 
+    /// Whether a log is read again to find damage.
+    pub(super) fn can_scrub(&self, log: usize) -> bool {
+        self.shards.borrow()[log].shard.can_scrub()
+    }
+
     /// Whether an operator has paused the link of a log with `peer`; none if there is none.
     pub(super) fn is_link_paused(&self, log: usize, peer: NodeId) -> Option<bool> {
         self.shards.borrow()[log].shard.is_link_paused(peer)

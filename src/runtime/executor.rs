@@ -144,6 +144,8 @@ fn shard_config(node: &Node, log: LogId) -> ShardConfig {
             refuse_bytes: config.log.retention.refuse_bytes,
             age_us: config.log.retention.age_s.map(|age_s| age_s * 1_000_000),
         },
+        scrub_bytes_per_s: config.log.scrub_bytes_per_s,
+        scrub_interval_us: config.log.scrub_interval_s * 1_000_000,
         boot_id: node.boot_id,
         writes_survive: config.log.dsync,
         ..WalConfig::with_defaults(log, config.cluster.members())

@@ -369,19 +369,16 @@ fn may_send(connection: &Connection, body: &Body) -> bool {
         // Both sides of a control connection may lead logs. Without one, heartbeats take the data
         // connection.
         (_, Body::Ping(_) | Body::Pong(_)) => true,
-        (
-            Channel::Data,
-            Body::Where(_) | Body::Replicate(_) | Body::Fetch(_) | Body::TakeOver(_),
-        ) => !dialed,
+        // Either side may ask the other one for blocks that are damaged in its own log.
+        (Channel::Data, Body::Fetch(_) | Body::FetchOk(_) | Body::Nack(_)) => true,
+        (Channel::Data, Body::Where(_) | Body::Replicate(_) | Body::TakeOver(_)) => !dialed,
         (
             Channel::Data,
             Body::Position(_)
             | Body::ReplicateOk(_)
-            | Body::Nack(_)
             | Body::Limits(_)
             | Body::Pause(_)
-            | Body::Resume(_)
-            | Body::FetchOk(_),
+            | Body::Resume(_),
         ) => dialed,
         _ => false,
     }

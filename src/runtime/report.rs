@@ -56,6 +56,10 @@ impl Core {
                         let bytes_per_s = self.node.share_of_pace(bytes_per_s);
                         (Some(true), Event::CatchUp { bytes_per_s })
                     }
+                    Wish::Scrub { read } => {
+                        let can = self.can_scrub(index).then_some(true);
+                        (can, Event::Scrub { read })
+                    }
                 };
                 let Some(changes) = changes else {
                     continue;

@@ -6,9 +6,9 @@
 
 use super::node::Node;
 use crate::shard::ShardStatus;
-use crate::shard::status::{Account, LinkStatus, LinkView, Role};
+use crate::shard::status::{Account, DamageView, LinkStatus, LinkView, Role, ScrubView};
 use crate::snapshot::{CoreReport, ShardUsage, Slot, Snapshot};
-use crate::types::LogId;
+use crate::types::{BlockNo, LogId};
 use crate::wire::body::CreditLimits;
 use crate::wire::record;
 use serde_json::{Value, json};
@@ -111,6 +111,7 @@ fn shard(status: &ShardStatus, usage: Option<&ShardUsage>) -> Value {
             "bytes_per_s": status.catch_up_bytes_per_s,
             "active": status.catches_up,
         },
+        "damage": damage(&status.damage),
         "granted": granted(&status.granted),
         "cpu_s": usage.map_or(0, |usage| usage.cpu_ns) as f64 / 1e9,
         "counters": {
@@ -122,7 +123,38 @@ fn shard(status: &ShardStatus, usage: Option<&ShardUsage>) -> Value {
             "blocks_cut": status.counters.blocks_cut,
             "resets": status.counters.resets,
             "bytes_written": status.counters.bytes_written,
+            "damage_found": status.counters.damage_found,
+            "blocks_repaired": status.counters.blocks_repaired,
+            "rewritten": status.counters.rewritten,
+            "scrubs": status.counters.scrubs,
+            "scrub_bytes": status.counters.scrub_bytes,
         },
+    })
+}
+
+/// What is damaged, and what the scrub does.
+fn damage(view: &DamageView) -> Value {
+    let range = |(from, end, since_us): &(BlockNo, BlockNo, u64)| {
+        let (from, end) = (from.0, end.0);
+        json!({ "from": from, "end": end, "since_us": since_us })
+    };
+    let pass = |view: Option<ScrubView>| {
+        view.map(|view| {
+            json!({
+                "since_us": view.since_us,
+                "lasted_us": view.lasted_us,
+                "bytes": view.bytes,
+                "found": view.found,
+            })
+        })
+    };
+    json!({
+        "faulty": view.ranges.iter().map(range).collect::<Vec<_>>(),
+        "waits_for": view.waits_for,
+        "scrubbed": view.is_scrubbed,
+        "running": pass(view.running),
+        "last": pass(view.last),
+        "bytes": view.bytes,
     })
 }
 

@@ -133,6 +133,12 @@ pub enum Event {
         /// Whether to pause.
         pause: bool,
     },
+    /// An operator wants the log read from end to end now (`read`), or just what is damaged asked
+    /// for at once.
+    Scrub {
+        /// Whether to read.
+        read: bool,
+    },
     /// An operator wants `to` to lead the log, by a hand-over that no append fails by.
     Promote {
         /// Which member.

@@ -10,10 +10,10 @@ use crate::buffers::Buffers;
 use crate::faults::{self, Fault};
 use crate::limits;
 use crate::replica::{SendRun, ServeFetch, Verdict, with_run};
-use crate::types::{BufferId, ConnectionId, Time};
+use crate::types::{BlockNo, BufferId, ConnectionId, Epoch, Time};
 use crate::wal::{From, Load, Loaded};
 use crate::wire::block::{self, BlockHeader};
-use crate::wire::body::Body;
+use crate::wire::body::{Body, CreditLimits, Nack};
 use crate::wire::code::Code;
 use std::collections::VecDeque;
 
@@ -106,6 +106,11 @@ impl Shard {
         let (cut, anew) = match verdict {
             Verdict::Write { cut } => (cut, None),
             Verdict::Reset { start } => (None, Some(start)),
+            Verdict::Repair => {
+                let payload = payload.expect("a run for a repair has blocks");
+                let headers = headers.expect("they are sound");
+                return self.on_repair_run(now, payload, &headers, buffers);
+            }
             Verdict::AckAgain | Verdict::Refuse(_) | Verdict::Ignore => {
                 if let Some((buffer, _)) = payload {
                     self.release(buffer);
@@ -239,7 +244,7 @@ impl Shard {
 
     pub(super) fn load_fetch(&mut self, fetch: ServeFetch) {
         if self.loads.fetches() >= limits::MAX_NODES {
-            // An opening leader asks once and waits: whoever asks so often gets nothing.
+            // Whoever asks asks once and waits: who asks so often gets nothing.
             return self.send_fetch(&fetch, None);
         }
         let id = self.next_request();
@@ -254,6 +259,24 @@ impl Shard {
             }
             Load::NotHeld => self.send_fetch(&fetch, None),
         }
+    }
+
+    /// What was asked for is damaged here too.
+    pub(super) fn refuse_fetch(&mut self, fetch: &ServeFetch) {
+        let nack = Nack {
+            code: Code::BlocksDamaged.number(),
+            first: fetch.from,
+            next: fetch.from,
+            promised: self.replica.promise().epoch,
+            hint_epoch: Epoch(0),
+            hint_first: BlockNo(0),
+            limits: CreditLimits::default(),
+        };
+        self.actions.push_back(Action::Send {
+            connection: fetch.connection,
+            body: nack.into(),
+            parts: Vec::new(),
+        });
     }
 
     /// Answers a fetch with all that was loaded; with no block if nothing was.
@@ -293,7 +316,7 @@ fn headers_of(bytes: &[u8]) -> Option<Vec<BlockHeader>> {
 }
 
 /// Whether every batch and the padding of every block is sound.
-fn batches_sound(bytes: &[u8], headers: &[BlockHeader]) -> bool {
+pub(super) fn batches_sound(bytes: &[u8], headers: &[BlockHeader]) -> bool {
     let mut at = 0;
     headers.iter().all(|header| {
         let block = &bytes[at..at + header.padded_len()];

@@ -235,12 +235,18 @@ impl Shard {
             }
             (Ok(loaded), Purpose::Run(run)) => self.send_run(now, &run, loaded, buffers),
             (Err(error), Purpose::Run(run)) => {
-                self.replica.run_sent(now, run.connection, (&[], 0));
+                match is_damage(error) && self.config.wal.repairs {
+                    true => self.replica.run_damaged(now, run.connection),
+                    false => self.replica.run_sent(now, run.connection, (&[], 0)),
+                }
                 self.on_read_error(None, *error);
             }
             (Ok(loaded), Purpose::Fetch(fetch)) => self.send_fetch(&fetch, Some(loaded)),
             (Err(error), Purpose::Fetch(fetch)) => {
-                self.send_fetch(&fetch, None);
+                match is_damage(error) && self.config.wal.repairs {
+                    true => self.refuse_fetch(&fetch),
+                    false => self.send_fetch(&fetch, None),
+                }
                 self.on_read_error(None, *error);
             }
             (_, Purpose::Find(_)) => panic!("a search is answered by Found"),
@@ -250,12 +256,15 @@ impl Shard {
         }
     }
 
-    /// Damage met by a read closes the log: what it holds can no longer be trusted to be served.
+    /// Damage met by a read of a log that nobody else holds closes it: what it holds can no longer
+    /// be trusted to be served. Else it is noted, looked into and repaired.
     pub(super) fn on_read_error(&mut self, client: Option<Request>, error: ReadError) {
         self.room_came = true;
         if let Some(request) = client {
             let code = match error {
                 ReadError::NotHeld => Code::NotReady,
+                ReadError::Damaged(_) => Code::BlocksDamaged,
+                ReadError::Corrupt { .. } if self.config.wal.repairs => Code::BlocksDamaged,
                 ReadError::Corrupt { .. } | ReadError::Disk(_) => Code::LogFailed,
             };
             self.reply_error(request, code, [0; 2]);
@@ -268,6 +277,9 @@ impl Shard {
         } = error
         {
             self.counters.crc_failures += 1;
+            if self.config.wal.repairs {
+                return self.log.suspect(block);
+            }
             let name = crate::wire::segment::file_name(file);
             let what = match blank {
                 false => format!("{name} at {position}: block {block} is damaged"),
@@ -314,6 +326,10 @@ impl Shard {
         self.loads.begin(id, Purpose::Find(request));
         self.log.find(id, timestamp, self.replica.high_watermark());
     }
+}
+
+fn is_damage(error: &ReadError) -> bool {
+    matches!(error, ReadError::Corrupt { .. } | ReadError::Damaged(_))
 }
 
 /// The batches of a block from the one that holds the offset asked for on, as many as fit.

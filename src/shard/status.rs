@@ -66,10 +66,42 @@ pub struct ShardStatus {
     pub catch_up_bytes_per_s: u64,
     /// Whether it is being brought up at that pace now.
     pub catches_up: bool,
+    /// What is damaged on the disk, and what the scrub does.
+    pub damage: DamageView,
     /// Credit that this node granted the leader, and what it holds of it.
     pub granted: Account,
     /// Links that this node leads.
     pub links: Vec<LinkView>,
+}
+
+/// Damage in the files of a log. Times in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DamageView {
+    /// Ranges of damaged blocks: first, end, for how long that is known.
+    pub ranges: Vec<(BlockNo, BlockNo, u64)>,
+    /// What their repair waits for, in a few words.
+    pub waits_for: String,
+    /// Whether the log is scrubbed: others hold it too, and it is open.
+    pub is_scrubbed: bool,
+    /// The pass under way.
+    pub running: Option<ScrubView>,
+    /// The last pass that ended since the start.
+    pub last: Option<ScrubView>,
+    /// Bytes of all files of the log, the newest as far as it is used.
+    pub bytes: u64,
+}
+
+/// A pass of the scrub. Times in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrubView {
+    /// How long ago it ended; of one under way, began.
+    pub since_us: u64,
+    /// How long it took so far.
+    pub lasted_us: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Places found damaged.
+    pub found: u64,
 }
 
 /// Counts since the process started.
@@ -91,4 +123,14 @@ pub struct Counters {
     pub resets: u64,
     /// Bytes handed to the disk, padding included.
     pub bytes_written: u64,
+    /// Damage found: ranges of blocks, headers of segments, copies of the checkpoint.
+    pub damage_found: u64,
+    /// Blocks written again with the right bytes.
+    pub blocks_repaired: u64,
+    /// Headers and copies written anew from memory.
+    pub rewritten: u64,
+    /// Passes of the scrub that ended.
+    pub scrubs: u64,
+    /// Bytes that they read.
+    pub scrub_bytes: u64,
 }

@@ -73,7 +73,7 @@ impl LogView for View<'_> {
         // leader's, though frames have shown what comes behind it.
         match self.anew {
             Some(_) => self.log.committed_end(),
-            None => self.kept_end(self.log.durable_end()),
+            None => self.kept_end(self.log.sound_end(self.log.committed_end())),
         }
     }
 

@@ -337,6 +337,9 @@ impl Log {
             prev_crc: header.prev_crc,
         };
         self.index.trim(start);
+        self.holes.trim(start.block);
+        let ranges = self.holes.ranges();
+        self.saver.checkpoint.faulty = ranges.iter().map(|(range, _)| *range).collect();
         let files = self.segments.trim(start.block);
         self.saver.checkpoint.log_start = start;
         self.set_hints();
@@ -367,7 +370,8 @@ impl Log {
             self.discard_open();
             self.writer.drop_waiting();
         }
-        let busy = !self.writer.is_idle() || self.open.is_some() || !self.loads.is_idle();
+        let reads = !self.loads.is_idle() || self.scrub.is_busy() || self.mend.is_some();
+        let busy = !self.writer.is_idle() || self.open.is_some() || reads;
         if self.state != State::Stopping || busy || self.cut.is_some() || self.trims.is_some() {
             return;
         }

@@ -11,8 +11,8 @@ use super::op::{FileEntry, FileName};
 use super::open::buffer_len;
 use super::output::{RecoveredMemory, Refusal};
 use super::producers::Producers;
-use super::recovery::{Past, Ready};
-use crate::types::{BlockNo, FileId};
+use super::recovery::{Past, Ready, Skipped};
+use crate::types::{BlockNo, Epoch, FileId};
 use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::{Checkpoint, LogStart, Memory};
 use crate::wire::segment::{SegmentHeader, file_name};
@@ -33,6 +33,8 @@ pub(super) struct Found {
     pub(super) header: Option<SegmentHeader>,
     /// The header of its first block, if there is a sound one.
     pub(super) first: Option<BlockHeader>,
+    /// Its own header is damaged, and made of what else is known.
+    pub(super) is_rebuilt: bool,
 }
 
 impl Found {
@@ -42,6 +44,7 @@ impl Found {
             file: FileId(0),
             header: None,
             first: None,
+            is_rebuilt: false,
         }
     }
 
@@ -109,13 +112,20 @@ pub(super) fn arrange(config: &Config, past: Past, found: Vec<Found>) -> Result<
             sweep: None,
             name: None,
             syncs: Vec::new(),
+            skipped: Skipped::default(),
         })));
     }
     let known_end = match &past.checkpoint {
-        Some(known) if !past.unsafe_loss => known.scan_from.max(known.high_watermark),
+        Some(known) if !past.unsafe_loss => {
+            let faulty = known.faulty.iter().map(|(_, end)| *end);
+            let faulty = faulty.max().filter(|_| config.repairs);
+            let end = known.scan_from.max(known.high_watermark);
+            end.max(faulty.unwrap_or_default())
+        }
         _ => BlockNo(0),
     };
-    let (mut chain, suspect) = sound_segments(config, &named, known_end)?;
+    let start = past.checkpoint.as_ref().map(|known| known.log_start);
+    let (mut chain, suspect) = sound_segments(config, &named, (known_end, start))?;
     let checkpoint = checkpoint_for(config, &past, &chain);
     let start = checkpoint.log_start;
     let mut frees = trimmed(&mut chain, start.block);
@@ -161,13 +171,28 @@ type Chain = Vec<(Found, SegmentHeader)>;
 fn sound_segments(
     config: &Config,
     named: &[Found],
-    known_end: BlockNo,
+    (known_end, start): (BlockNo, Option<LogStart>),
 ) -> Result<(Chain, Option<Found>), Refusal> {
     let mut chain = Vec::with_capacity(named.len());
     for (at, one) in named.iter().enumerate() {
         let FileName::Segment(base) = one.entry.name else {
             unreachable!("only segments are named");
         };
+        let sound = one
+            .header
+            .filter(|header| header.log == config.log && header.base_block == base);
+        let existed = base < known_end || one.first.is_some_and(|first| first.block == base);
+        if config.repairs && sound.is_none() && existed {
+            let rebuilt = rebuilt(config, one, base, start);
+            let rule = "the segment's header and its first block are damaged";
+            let header = rebuilt.ok_or_else(|| one.refuse(base, 0, rule.to_owned()))?;
+            let one = Found {
+                is_rebuilt: true,
+                ..*one
+            };
+            chain.push((one, header));
+            continue;
+        }
         let Some(header) = one.header else {
             let is_last = at + 1 == named.len();
             if is_last && base >= known_end {
@@ -187,6 +212,30 @@ fn sound_segments(
         chain.push((*one, header));
     }
     Ok((chain, None))
+}
+
+/// The header of a segment that lost its own: from the log's start, or from its first block; the
+/// epoch before that is known once the segment before was walked.
+fn rebuilt(
+    config: &Config,
+    one: &Found,
+    base: BlockNo,
+    start: Option<LogStart>,
+) -> Option<SegmentHeader> {
+    let header = |offset, prev_epoch, prev_crc| SegmentHeader {
+        log: config.log,
+        base_block: base,
+        base_offset: offset,
+        prev_epoch,
+        prev_crc,
+    };
+    if let Some(start) = start.filter(|start| start.block == base) {
+        return Some(header(start.offset, start.prev_epoch, start.prev_crc));
+    }
+    let first = one.first.filter(|first| first.block == base)?;
+    let none_before = base == BlockNo(0);
+    let epoch = if none_before { Epoch(0) } else { first.epoch };
+    Some(header(first.base_offset, epoch, first.prev_header_crc))
 }
 
 /// The checkpoint to go on with: the one that was read, or one made from the segments.

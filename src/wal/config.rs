@@ -30,6 +30,13 @@ pub struct Config {
     /// Whether a completed write survives a loss of power (`sync = dsync`, or a drive that keeps
     /// its cache). If not, an unclean stop under another boot id counts as lost memory.
     pub writes_survive: bool,
+    /// Whether other nodes hold the log too: damage is noted and repaired from them. If not, a
+    /// damaged log is refused, and closed by the read that meets it.
+    pub repairs: bool,
+    /// Pace of the scrub, bytes per second; 0: only when it is asked for, and then without a rest.
+    pub scrub_bytes_per_s: u64,
+    /// Time between the beginnings of two passes of the scrub, µs.
+    pub scrub_interval_us: u64,
 }
 
 impl Config {
@@ -47,6 +54,9 @@ impl Config {
             retention: Retention::default(),
             boot_id: [0; 16],
             writes_survive: true,
+            repairs: false,
+            scrub_bytes_per_s: limits::SCRUB_BYTES_PER_S,
+            scrub_interval_us: limits::SCRUB_INTERVAL_S * 1_000_000,
         }
     }
 }

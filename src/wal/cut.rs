@@ -322,6 +322,10 @@ fn lower(saver: &mut Saver, from: BlockNo) -> SaveId {
     let says_more = checkpoint.scan_from > from || checkpoint.high_watermark > from;
     checkpoint.scan_from = checkpoint.scan_from.min(from);
     checkpoint.high_watermark = checkpoint.high_watermark.min(from);
+    let faulty = &mut checkpoint.faulty;
+    let says_more = says_more || faulty.last().is_some_and(|(_, end)| *end > from);
+    faulty.retain(|(first, _)| *first < from);
+    faulty.iter_mut().for_each(|(_, end)| *end = from.min(*end));
     if says_more {
         saver.want()
     } else {

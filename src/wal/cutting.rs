@@ -93,6 +93,8 @@ impl Log {
             let quiet = self.writer.is_idle()
                 && self.segments.is_quiet()
                 && !self.loads.is_reading()
+                && !self.scrub.is_busy()
+                && self.mend.is_none()
                 && !self.trim_in_flight;
             if cut.is_draining() && quiet {
                 let from = cut.from;
@@ -183,6 +185,8 @@ impl Log {
             self.producers = producers;
         }
         self.index.cut(tail);
+        self.holes.cut(from, Some((tail.crc, tail.end_offset)));
+        self.scrub.begin_anew();
         self.segments.cut(from, end);
         self.writer.cut(from, tail.end_offset);
         self.committed = self.committed.min(from);
@@ -190,6 +194,7 @@ impl Log {
         let released = self.recent.cut(from);
         self.outputs
             .extend(released.into_iter().map(Output::Release));
+        self.note_holes();
         self.say_cut(blocks);
     }
 
@@ -227,6 +232,8 @@ impl Log {
         self.writer.cut(start.block, start.offset);
         self.committed = start.block;
         self.loads.begin_anew();
+        self.holes.clear();
+        self.scrub.begin_anew();
         let released = self.recent.cut(BlockNo(0));
         self.outputs
             .extend(released.into_iter().map(Output::Release));
@@ -234,6 +241,7 @@ impl Log {
             end: start.block,
             offset: start.offset,
         });
+        self.note_holes();
         self.say_cut(blocks);
     }
 }

@@ -140,6 +140,11 @@ impl Log {
         self.writer.bytes_written
     }
 
+    /// Bytes of all files, of the newest as far as it is used.
+    pub fn bytes(&self) -> u64 {
+        self.segments.used_bytes()
+    }
+
     /// The checkpoint as it will be after every save asked for so far.
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.saver.checkpoint

@@ -55,6 +55,12 @@ pub(super) enum Purpose {
     Cut,
     /// A trimmed file.
     Trim,
+    /// A read of the scrub.
+    Scrub,
+    /// A segment's header, written anew.
+    Rewrite,
+    /// A step of a repair.
+    Mend,
 }
 
 impl Purpose {
@@ -71,6 +77,9 @@ impl Purpose {
             Purpose::Load(_) => "reading blocks",
             Purpose::Cut => "cutting the log",
             Purpose::Trim => "freeing a trimmed segment file",
+            Purpose::Scrub => "reading for the scrub",
+            Purpose::Rewrite => "writing a segment's header anew",
+            Purpose::Mend => "repairing blocks",
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::limits::{EPOCHS_HELD, HELD_BLOCKS};
 use crate::types::{BlockNo, Epoch, Offset, Tick};
 use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::LogStart;
+use crate::wire::segment::SegmentHeader;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a segment file between two spots at least.
@@ -37,6 +38,17 @@ impl Tail {
             end_offset: start.offset,
             epoch: start.prev_epoch,
             crc: start.prev_crc,
+            tick: Tick(0),
+        }
+    }
+
+    /// What the first block of a segment continues.
+    pub(super) fn before(segment: &SegmentHeader) -> Tail {
+        Tail {
+            next: segment.base_block,
+            end_offset: segment.base_offset,
+            epoch: segment.prev_epoch,
+            crc: segment.prev_crc,
             tick: Tick(0),
         }
     }
@@ -83,6 +95,8 @@ pub(super) struct Index {
     /// By the first block of a segment: no record in it is later than this. Only where every block
     /// of the segment was seen.
     latest: BTreeMap<BlockNo, u64>,
+    /// Damaged blocks among which an epoch begins, nobody knows where.
+    blind: Vec<(BlockNo, BlockNo)>,
 }
 
 impl Index {
@@ -129,6 +143,44 @@ impl Index {
     pub(super) fn skip_to(&mut self, tail: Tail) {
         assert!(self.held.is_empty(), "a log is trusted from its start on");
         self.tail = tail;
+    }
+
+    /// Recovery goes on behind damaged blocks, at `tail`: of what lies before, memory knows no
+    /// headers. If they may hold the beginning of an epoch it is not known which.
+    pub(super) fn skip_damage(&mut self, from: BlockNo, tail: Tail, epoch_before: Epoch) {
+        self.held.clear();
+        self.tail = tail;
+        self.note_blind(from, tail.next, epoch_before != tail.epoch);
+    }
+
+    /// The blocks of a range are damaged; if `is_blind` an epoch begins among them.
+    pub(super) fn note_blind(&mut self, from: BlockNo, end: BlockNo, is_blind: bool) {
+        self.blind.extend(is_blind.then_some((from, end)));
+    }
+
+    /// A damaged block was repaired: what it says of epochs is known now.
+    pub(super) fn learn(&mut self, header: &BlockHeader) {
+        for (from, _) in &mut self.blind {
+            if *from == header.block {
+                *from = from.next();
+            }
+        }
+        self.blind.retain(|(from, end)| from < end);
+        let at = self
+            .epochs
+            .partition_point(|(epoch, ..)| *epoch < header.epoch);
+        let room = self.epochs.len() < EPOCHS_HELD;
+        match self.epochs.get_mut(at) {
+            Some((epoch, first, base)) if *epoch == header.epoch => {
+                *base = header.base_offset.min(*base);
+                *first = header.block.min(*first);
+            }
+            _ if room => {
+                let begin = (header.epoch, header.block, header.base_offset);
+                self.epochs.insert(at, begin);
+            }
+            _ => {}
+        }
     }
 
     /// A block of the log, in the order of blocks: it may begin an epoch.
@@ -229,7 +281,8 @@ impl Index {
     }
 
     pub(super) fn epoch_of(&self, block: BlockNo) -> Option<Epoch> {
-        if block >= self.tail.next {
+        let blind = |(from, end): &(BlockNo, BlockNo)| *from <= block && block < *end;
+        if block >= self.tail.next || self.blind.iter().any(blind) {
             return None;
         }
         if block < self.start.block {
@@ -314,6 +367,7 @@ impl Index {
         self.held
             .truncate(usize::try_from(kept).unwrap_or(usize::MAX));
         self.spots.split_off(&tail.next);
+        self.blind.retain(|(from, _)| *from < tail.next);
         // What is known of a segment that was cut is still a bound.
         self.latest.split_off(&tail.next);
         self.cursors.retain(|(spot, _)| spot.block < tail.next);
@@ -329,6 +383,7 @@ impl Index {
             self.held.pop_front();
         }
         self.spots = self.spots.split_off(&start.block);
+        self.blind.retain(|(_, end)| *end > start.block);
         self.latest = self.latest.split_off(&start.block);
         self.cursors.retain(|(spot, _)| spot.block >= start.block);
         while self.epochs.len() > 1 && self.epochs[1].1 <= start.block {

@@ -7,6 +7,7 @@
 //! whole. So a read never brings what was not written there. It reads only what is durable. Read
 //! `log.rs` next.
 
+use super::holes::Holes;
 use super::ids::{Ids, Purpose};
 use super::index::{Index, Spot};
 use super::op::{DiskError, DiskOp};
@@ -60,6 +61,8 @@ enum Walked {
     Found(Option<Offset>),
     NotHeld,
     Corrupt,
+    /// A block wanted is known to be damaged.
+    Damaged(BlockNo),
 }
 
 /// What a walk looks things up in.
@@ -67,6 +70,7 @@ pub(super) struct Context<'a> {
     pub(super) log: LogId,
     pub(super) index: &'a mut Index,
     pub(super) segments: &'a Segments,
+    pub(super) holes: &'a Holes,
     pub(super) outputs: &'a mut VecDeque<Output>,
 }
 
@@ -161,6 +165,9 @@ impl Loads {
                 let error = job.corrupt(&buffers.bytes(buffer)[..count], context.index);
                 self.finish_failed(id, error, context.outputs);
             }
+            Walked::Damaged(block) => {
+                self.finish_failed(id, ReadError::Damaged(block), context.outputs);
+            }
             Walked::NotHeld => self.finish_failed(id, ReadError::NotHeld, context.outputs),
             Walked::Blocks(blocks) => {
                 if let (Some(at), Some(crc)) = (job.at, job.prev_crc) {
@@ -238,6 +245,27 @@ impl Job {
             Goal::Block(block) => index.spot_of(block),
             Goal::Offset(offset) => index.spot_at(offset),
             Goal::Time(_) => return self.skip_early(index.start.block, index, segments),
+        };
+        // Where damage stood when the log was recovered no spot is known.
+        let base = match self.goal {
+            Goal::Block(block) => segments.of(block),
+            Goal::Offset(offset) => {
+                let mut all = segments.iter();
+                let below = all
+                    .by_ref()
+                    .take_while(|one| one.header.base_offset <= offset);
+                below.last()
+            }
+            Goal::Time(_) => None,
+        };
+        let spot = match (spot, base) {
+            (spot, Some(one)) if spot.is_none_or(|spot| spot.block < one.base()) => Some(Spot {
+                block: one.base(),
+                segment: one.base(),
+                position: SEGMENT_HEADER as u64,
+                base_offset: one.header.base_offset,
+            }),
+            (spot, _) => spot,
         };
         let cursor = index.cursor(|spot| match self.goal {
             Goal::Block(block) => spot.block <= block,
@@ -348,6 +376,12 @@ impl Job {
                 }
                 return self.roll(&spot, next.base(), context);
             }
+            if context.holes.at(spot.block).is_some() {
+                if !blocks.is_empty() {
+                    return Walked::Blocks(blocks);
+                }
+                return self.pass_damage(&spot, context);
+            }
             let at = (spot.position - self.read_from) as usize;
             let rest = bytes.get(at..).unwrap_or_default();
             if rest.len() < DISK_ALIGNMENT {
@@ -394,6 +428,36 @@ impl Job {
                 base_offset: header.end_offset,
             });
         }
+    }
+
+    /// Damage begins at `spot`: what is not wanted of it is passed by.
+    fn pass_damage(&mut self, spot: &Spot, context: &Context<'_>) -> Walked {
+        let hole = context.holes.at(spot.block).expect("just seen");
+        let wants = match self.goal {
+            Goal::Block(block) => block < hole.end,
+            Goal::Offset(offset) => offset < hole.end_offset,
+            // What is in there may be as late as is wanted.
+            Goal::Time(_) => true,
+        };
+        if wants {
+            return Walked::Damaged(spot.block);
+        }
+        self.prev_crc = Some(hole.behind);
+        self.at = Some(Spot {
+            block: hole.end,
+            segment: spot.segment,
+            position: hole.limit,
+            base_offset: hole.end_offset,
+        });
+        if let Some(next) = context.segments.starting_at(hole.end) {
+            self.at = Some(Spot {
+                block: hole.end,
+                segment: next.base(),
+                position: SEGMENT_HEADER as u64,
+                base_offset: hole.end_offset,
+            });
+        }
+        Walked::More
     }
 
     /// The walk leaves the segment at `spot` for the one that begins with `next`.

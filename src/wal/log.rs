@@ -8,9 +8,11 @@
 
 use super::config::Config;
 use super::cut::Cut;
+use super::holes::Holes;
 use super::ids::{Ids, Purpose};
 use super::index::Index;
 use super::loads::{Context, Goal, Loads};
+use super::mend::Mend;
 use super::op::{DEVICE_MEND, DiskError, DiskOp, DiskResult, FileEntry};
 use super::open::{OpenBlock, buffer_len};
 use super::output::{From, Load, Output, SaveId, State};
@@ -20,6 +22,7 @@ use super::recent::Recent;
 use super::recovery::Recovery;
 use super::retention::Age;
 use super::saver::Saver;
+use super::scrub::Scrub;
 use super::segments::Segments;
 use super::start::Starting;
 use super::writer::Writer;
@@ -58,6 +61,11 @@ pub struct Log {
     /// Trimmed files that go once the save is durable and no read needs them.
     pub(super) trims: Option<(SaveId, VecDeque<FileId>)>,
     pub(super) trim_in_flight: bool,
+    pub(super) holes: Holes,
+    /// The save that holds what was found damaged last.
+    pub(super) guard: Option<SaveId>,
+    pub(super) scrub: Scrub,
+    pub(super) mend: Option<Box<Mend>>,
     pub(super) committed: BlockNo,
     pub(super) age: Age,
     /// The save of a clean stop.
@@ -107,6 +115,10 @@ impl Log {
             cut: None,
             trims: None,
             trim_in_flight: false,
+            holes: Holes::default(),
+            guard: None,
+            scrub: Scrub::new(now, config.scrub_interval_us),
+            mend: None,
             committed: BlockNo(0),
             age: Age::new(now, Tick(0)),
             clean: None,
@@ -131,6 +143,7 @@ impl Log {
             );
             return;
         };
+        self.scrub.note_time(now);
         match (waiting.purpose, result) {
             (Purpose::Load(id), result) => self.on_load(id, result, buffers),
             // Nothing was written: it can be asked for again, and nothing that counts is lost.
@@ -182,7 +195,7 @@ impl Log {
             Purpose::Provide => self.segments.on_provided(),
             Purpose::Name => {
                 self.segments.on_named();
-                self.writer.advance(&self.segments);
+                self.advance();
                 self.raise_hints();
             }
             Purpose::Write(number) => self.writer.on_written(number),
@@ -194,6 +207,8 @@ impl Log {
                 self.trim_in_flight = false;
                 self.segments.space.ask_again();
             }
+            Purpose::Scrub | Purpose::Rewrite => self.on_scrubbed(count, buffers),
+            Purpose::Mend => self.on_mended(count, buffers),
             Purpose::Load(_) => unreachable!("loads take errors too"),
         }
     }
@@ -203,6 +218,7 @@ impl Log {
             log: self.config.log,
             index: &mut self.index,
             segments: &self.segments,
+            holes: &self.holes,
             outputs: &mut self.outputs,
         };
         self.loads.on_read(id, result, buffers, &mut context);
@@ -268,6 +284,9 @@ impl Log {
         if let Some(op) = self.writer.poll(&mut self.ids, &self.segments) {
             return Some(op);
         }
+        if let Some(op) = self.mend_op(buffers) {
+            return Some(op);
+        }
         if self.cut_waits() {
             // What it waits for may need the space of a trimmed file.
             if let Some(op) = self.trim_op() {
@@ -287,6 +306,9 @@ impl Log {
         if let Some(op) = self.trim_op() {
             return Some(op);
         }
+        if let Some(op) = self.scrub_op(buffers) {
+            return Some(op);
+        }
         self.finish_stop();
         self.save_op(buffers)
     }
@@ -301,6 +323,7 @@ impl Log {
             log: self.config.log,
             index: &mut self.index,
             segments: &self.segments,
+            holes: &self.holes,
             outputs: &mut self.outputs,
         };
         let piece = buffer_len(&self.config);
@@ -317,9 +340,11 @@ impl Log {
             return None;
         }
         // One that a read still uses waits for it; no new read begins in any of them.
-        let at = files
-            .iter()
-            .position(|file| !self.loads.is_reading_of(*file));
+        let mends = |file| self.mend.as_ref().is_some_and(|mend| mend.is_using(file));
+        let in_use = |file: FileId| {
+            self.loads.is_reading_of(file) || self.scrub.is_reading_of(file) || mends(file)
+        };
+        let at = files.iter().position(|file| !in_use(*file));
         let file = files.remove(at?).expect("just found");
         self.trim_in_flight = true;
         let ticket = self.ids.ticket();
@@ -328,15 +353,22 @@ impl Log {
 
     /// Says how far the log is durable now, and gives back what need not be in memory any more.
     fn settle_durable(&mut self, now: Time) {
-        self.writer.advance(&self.segments);
+        self.advance();
         if self.writer.take_moved() {
             self.quiet_since = now;
+            self.note_came_back();
             self.outputs.push_back(Output::Durable {
                 end: self.writer.durable_end,
                 offset: self.writer.durable_offset,
             });
         }
         self.evict();
+    }
+
+    fn advance(&mut self) {
+        if !self.is_guarded() {
+            self.writer.advance(&self.segments);
+        }
     }
 
     pub(super) fn evict(&mut self) {
@@ -365,6 +397,8 @@ impl Log {
         let mut held: Vec<_> = self.saver.release().into_iter().collect();
         held.extend(self.segments.release());
         held.extend(core::iter::from_fn(|| self.recent.release()));
+        held.extend(core::iter::from_fn(|| self.scrub.release()));
+        held.extend(self.mend.take().into_iter().flat_map(|mend| mend.buffers()));
         if let Some(recovery) = &mut self.recovery {
             held.extend(core::iter::from_fn(|| recovery.release(true)));
         }
@@ -389,7 +423,8 @@ impl Log {
         let open = open.map(|open| open.since.plus_us(self.config.batch_timeout_us));
         let idle = self.quiet_since.plus_us(IDLE_US);
         let idle = self.hints_lag().then_some(idle);
-        open.into_iter().chain(idle).chain(retry).min()
+        let scrub = self.scrub_timeout();
+        open.into_iter().chain(idle).chain(retry).chain(scrub).min()
     }
 
     /// Time has passed: seals what is due and saves what may be saved lazily.
@@ -399,6 +434,7 @@ impl Log {
             return;
         }
         self.seal_if_due(now, buffers);
+        self.scrub_on_time(now);
         if self.hints_lag() && now >= self.quiet_since.plus_us(IDLE_US) {
             self.quiet_since = now;
             self.raise_hints();
@@ -443,6 +479,9 @@ impl Log {
             "there is no checkpoint to change"
         );
         change(&mut self.saver.checkpoint);
+        if self.saver.checkpoint.memory == Memory::Whole && self.holes.forget_missing() {
+            self.note_holes();
+        }
         self.saver.want()
     }
 

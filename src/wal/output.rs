@@ -5,7 +5,7 @@
 //! named here stay the log's unless the text says otherwise. Read `log.rs` next.
 
 use super::op::DiskError;
-use crate::types::{BlockNo, BufferId, Epoch, NodeId, Offset, Tick, padded};
+use crate::types::{BlockNo, BufferId, Epoch, NodeId, Offset, Tick, Time, padded};
 use crate::wire::block::BlockHeader;
 use crate::wire::checkpoint::LogStart;
 use core::fmt;
@@ -75,6 +75,78 @@ pub struct Recovered {
     pub vote: Option<NodeId>,
     /// Blocks known to be committed; the truth may be further.
     pub high_watermark: BlockNo,
+    /// Damage found on the way, which other nodes can repair.
+    pub damage: Vec<Damage>,
+    /// What was written anew from what is known of it.
+    pub rewritten: Vec<String>,
+}
+
+/// Blocks whose bytes are not those that were written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file, by its name in the log's directory.
+    pub file: String,
+    /// Position in it, bytes.
+    pub position: u64,
+    /// First block.
+    pub from: BlockNo,
+    /// One past the last.
+    pub end: BlockNo,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Damage {
+            file,
+            position,
+            from,
+            end,
+        } = self;
+        write!(
+            f,
+            "{file} at {position}, blocks {from} up to {end}, is damaged"
+        )
+    }
+}
+
+/// What one pass of the scrub came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubReport {
+    /// When it began.
+    pub began: Time,
+    /// When it ended; 0 while it goes on.
+    pub ended: Time,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Places found damaged: ranges of blocks, headers of segments, copies of the checkpoint.
+    pub found: u64,
+}
+
+/// News of what the log's files hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Damage was found.
+    Damaged(Damage),
+    /// Blocks are sound again: the right bytes were written and read back.
+    Repaired {
+        /// First block.
+        from: BlockNo,
+        /// One past the last.
+        end: BlockNo,
+    },
+    /// Something that memory knows was damaged and was written anew.
+    Rewritten(String),
+    /// A pass of the scrub ended.
+    Scrubbed(ScrubReport),
+}
+
+/// Why blocks for a repair were not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepairRefusal {
+    /// Nothing is damaged there, or the log is busy or closed.
+    NotWanted,
+    /// They do not chain to the sound blocks before and behind: the sender's log is another one.
+    Differs,
 }
 
 /// Why recovery refuses a log. Its files are as they were.
@@ -214,6 +286,8 @@ pub enum ReadError {
         /// Nothing stands there: zeros, or the end of the file.
         blank: bool,
     },
+    /// The block is known to be damaged and not repaired yet.
+    Damaged(BlockNo),
     /// The disk could not read.
     Disk(DiskError),
     /// The block was trimmed or truncated meanwhile, or the log closed.
@@ -254,6 +328,8 @@ pub enum Output {
         /// Whether there is none.
         full: bool,
     },
+    /// News of what the log's files hold.
+    Health(Health),
     /// Every save up to this one is durable, in both copies.
     Saved(SaveId),
     /// A cut is done.

@@ -99,6 +99,12 @@ impl Reader {
         }
     }
 
+    /// What was read is read again when it is wanted next.
+    pub(super) fn forget(&mut self) {
+        self.len = 0;
+        self.wish = None;
+    }
+
     /// Whether a read is under way or waits for a buffer.
     pub(super) fn is_waiting(&self) -> bool {
         self.in_flight || self.wish.is_some()

@@ -16,7 +16,8 @@
 //! later block's `committed_end` tells it only where nobody else commits, in a set of one: a
 //! follower writes blocks that the others committed long before it holds them durably, several at a
 //! time, and a hole among those is torn. *Torn* is cut, *faulty* never: the log is refused with
-//! file, position and mend.
+//! file, position and mend, unless other nodes hold it too: then the damage is noted and passed by
+//! (`skip.rs`).
 //!
 //! Memory: without a sound checkpoint the log is blank if it has no segment file, else its memory
 //! is lost. Writes that need not survive a loss of power (`writes_survive` off) lose it too when
@@ -29,7 +30,7 @@ use super::cut::Sweep;
 use super::ids::Ids;
 use super::index::Index;
 use super::op::{CHECKPOINT_FILE, DiskOp, FileEntry, FileName};
-use super::output::{RecoveredMemory, Refusal, Torn};
+use super::output::{Damage, RecoveredMemory, Refusal, Torn};
 use super::producers::Producers;
 use super::reader::Reader;
 use super::saver::read_copies;
@@ -39,7 +40,8 @@ use super::segments::Segment;
 use crate::buffers::Buffers;
 use crate::limits::{BLOCK_HEADER, CHECKPOINT_COPY, DISK_ALIGNMENT, SEGMENT_HEADER};
 use crate::types::{BlockNo, BufferId, FileId};
-use crate::wire::checkpoint::{Checkpoint, Memory};
+use crate::wire::checkpoint::{self, Checkpoint, Memory};
+use crate::wire::segment::SegmentHeader;
 use crate::wire::{crc_with_zeroed, segment};
 use std::collections::VecDeque;
 
@@ -123,6 +125,21 @@ pub(super) struct Ready {
     pub(super) sweep: Option<Sweep>,
     pub(super) name: Option<(FileId, BlockNo)>,
     pub(super) syncs: Vec<FileId>,
+    /// Blocks that are damaged, and what is written anew.
+    pub(super) skipped: Skipped,
+}
+
+/// What recovery passed by in a log that others hold too.
+#[derive(Debug, Default)]
+pub(super) struct Skipped {
+    pub(super) faulty: Vec<(BlockNo, BlockNo)>,
+    /// A damaged end: the log ends where it begins.
+    pub(super) missing: Option<(BlockNo, BlockNo)>,
+    /// Headers of segments to be written anew.
+    pub(super) headers: Vec<(FileId, SegmentHeader)>,
+    pub(super) damage: Vec<Damage>,
+    /// A copy of the checkpoint that was not sound.
+    pub(super) copy: Option<u64>,
 }
 
 /// The end of recovery.
@@ -148,6 +165,8 @@ pub(super) struct Past {
     pub(super) memory: RecoveredMemory,
     /// Writes may have been lost anywhere: nothing is known to have existed.
     pub(super) unsafe_loss: bool,
+    /// The position of a copy that is neither sound nor was never written.
+    pub(super) rotten_copy: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -300,6 +319,7 @@ impl Recovery {
                         RecoveredMemory::Lost
                     },
                     unsafe_loss: false,
+                    rotten_copy: None,
                 });
             }
         };
@@ -316,6 +336,7 @@ impl Recovery {
                 RecoveredMemory::Whole
             },
             unsafe_loss,
+            rotten_copy: rotten_copy(bytes),
         })
     }
 
@@ -367,6 +388,17 @@ impl Recovery {
         }
         Ok(true)
     }
+}
+
+/// A copy of the checkpoint that holds something and is not sound. A crash while it was written
+/// leaves such a one too.
+fn rotten_copy(bytes: &[u8]) -> Option<u64> {
+    let mut copies = [0, CHECKPOINT_COPY].into_iter();
+    let rotten = copies.find(|at| {
+        let copy = &bytes[*at..*at + CHECKPOINT_COPY];
+        checkpoint::read(copy).is_none() && copy.iter().any(|byte| *byte != 0)
+    });
+    rotten.map(|at| at as u64)
 }
 
 /// Refuses a sound header of a version that is not known here: nothing of it is cut. In

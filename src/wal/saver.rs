@@ -54,6 +54,11 @@ impl Saver {
         self.wanted
     }
 
+    /// Whether nothing is to be saved or is being saved.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.writing.is_none() && self.wanted == self.saved
+    }
+
     pub(super) fn is_saved(&self, id: SaveId) -> bool {
         self.saved >= id
     }

@@ -14,7 +14,7 @@ use super::open::buffer_len;
 use super::output::{Refusal, Torn};
 use super::producers::Producers;
 use super::reader::Reader;
-use super::recovery::{Head, Later, Ready, Sight, Verdict, judge, refuse_version};
+use super::recovery::{Head, Later, Ready, Sight, Skipped, Verdict, judge, refuse_version};
 use super::search::{Place, Search, sound_header};
 use super::segments::Segment;
 use crate::buffers::Buffers;
@@ -24,7 +24,7 @@ use crate::wire::block::{self, BlockHeader};
 use crate::wire::segment::SegmentHeader;
 
 /// A place in the chain: which segment, which position.
-type At = (usize, u64);
+pub(super) type At = (usize, u64);
 
 /// What stands where a block should be.
 #[derive(Clone, Copy, Debug)]
@@ -35,28 +35,29 @@ enum Look {
 }
 
 #[derive(Debug)]
-enum Phase {
+pub(super) enum Phase {
     /// A trusted segment, and how far its headers were walked.
     Trust(usize, Option<(u64, Tail)>),
     Walk(At),
     Search(Box<Search>),
     /// What lies in a trusted segment behind the place where a block should be and nothing is.
-    Gap(At, Box<Search>),
+    Gap(At, Tail, Box<Search>),
 }
 
 /// The scan of one log.
 #[derive(Debug)]
 pub(super) struct Scan {
-    config: Config,
-    layout: Layout,
-    producers: Producers,
-    phase: Phase,
+    pub(super) config: Config,
+    pub(super) layout: Layout,
+    pub(super) producers: Producers,
+    pub(super) phase: Phase,
     /// Where the block that is not good should be, and what is there.
-    bad: Vec<(At, Head)>,
+    pub(super) bad: Vec<(At, Head)>,
     chains: bool,
     /// Position behind the last good block, and how many segments hold good or trusted blocks.
     end: u64,
-    kept: usize,
+    pub(super) kept: usize,
+    pub(super) skipped: Skipped,
 }
 
 impl Scan {
@@ -70,6 +71,7 @@ impl Scan {
             bad: Vec::new(),
             chains: false,
             end: 0,
+            skipped: Skipped::default(),
         }
     }
 
@@ -90,18 +92,20 @@ impl Scan {
                     self.walk(at, reader, buffers)?
                 }
                 Phase::Search(search) => {
-                    if search.run(reader, buffers) {
-                        return self.decide().map(Some);
+                    let over = search.run(reader, buffers);
+                    if over && let Some(ready) = self.decide()? {
+                        return Ok(Some(ready));
                     }
-                    false
+                    over
                 }
-                Phase::Gap(at, search) => {
-                    if search.run(reader, buffers) {
-                        let what = (search.from, search.found_nothing());
-                        let at = *at;
-                        return Err(self.gap(at, what));
+                Phase::Gap(at, tail, search) => {
+                    let over = search.run(reader, buffers);
+                    if over {
+                        let what = (*tail, search.found_nothing());
+                        let (at, marks) = (*at, core::mem::take(&mut search.marks));
+                        self.skip_trusted(at, what, &marks)?;
                     }
-                    false
+                    over
                 }
             };
             if !goes_on {
@@ -119,15 +123,16 @@ impl Scan {
     ) -> Result<bool, Refusal> {
         if at == self.layout.scan_at {
             if let Some((_, header)) = self.layout.chain.get(at).filter(|_| at > 0) {
-                self.layout.index.skip_to(tail_before(header));
+                self.layout.index.skip_to(Tail::before(header));
             }
             self.phase = Phase::Walk((at, SEGMENT_HEADER as u64));
             return Ok(true);
         }
         let (found, segment) = self.layout.chain[at];
         let next = self.layout.chain[at + 1].1;
-        let (position, tail) = walked.unwrap_or((SEGMENT_HEADER as u64, tail_before(&segment)));
+        let (position, tail) = walked.unwrap_or((SEGMENT_HEADER as u64, Tail::before(&segment)));
         if tail.next == next.base_block {
+            self.complete_header(at + 1, &tail)?;
             self.phase = Phase::Trust(at + 1, None);
             return Ok(true);
         }
@@ -149,11 +154,12 @@ impl Scan {
             };
             let places = [place].into_iter().collect();
             let search = Search::new(self.config.log, tail.next, places, position);
-            self.phase = Phase::Gap((at, position), Box::new(search));
+            self.phase = Phase::Gap((at, position), tail, Box::new(search));
             return Ok(true);
         };
         self.note_trusted(&header, segment.base_block, position);
-        self.phase = if header.epoch == next.prev_epoch && !self.lacks_blocks(at) {
+        let known = !self.layout.chain[at + 1].0.is_rebuilt;
+        self.phase = if header.epoch == next.prev_epoch && known && !self.lacks_blocks(at) {
             Phase::Trust(at + 1, None)
         } else {
             Phase::Trust(at, Some((end(&header), Tail::behind(&header))))
@@ -187,7 +193,7 @@ impl Scan {
 
     /// A trusted segment has no sound block where `tail.next` should be. If something lies behind
     /// it, or not even the file is whole, it is damaged; else the file that begins with it is gone.
-    fn gap(&self, (at, position): At, (block, is_last): (BlockNo, bool)) -> Refusal {
+    pub(super) fn gap(&self, (at, position): At, (block, is_last): (BlockNo, bool)) -> Refusal {
         let found = &self.layout.chain[at].0;
         let next = self.layout.chain[at + 1].1.base_block;
         let len = found.entry.len;
@@ -245,6 +251,7 @@ impl Scan {
                 let tail = self.layout.index.tail;
                 let next = self.layout.chain.get(at + 1);
                 if next.is_some_and(|(_, next)| continues(next, &tail)) {
+                    self.complete_header(at + 1, &tail)?;
                     self.phase = Phase::Walk((at + 1, SEGMENT_HEADER as u64));
                 } else {
                     let (at, position) = self.bad[0].0;
@@ -337,7 +344,8 @@ impl Scan {
         }
     }
 
-    fn decide(&mut self) -> Result<Box<Ready>, Refusal> {
+    /// What stands where the chain ends. None: it was damage, and the scan goes on behind it.
+    fn decide(&mut self) -> Result<Option<Box<Ready>>, Refusal> {
         let Phase::Search(search) = core::mem::replace(&mut self.phase, Phase::Trust(0, None))
         else {
             unreachable!("only a search decides");
@@ -353,6 +361,7 @@ impl Scan {
         let mut marks: Vec<(FileId, u64)> = self.remnants();
         match judge(&sight) {
             Verdict::Good => unreachable!("a good block goes on with the walk"),
+            Verdict::Faulty if self.config.repairs => return self.skip(&sight, &search),
             Verdict::Faulty => return Err(self.faulty(&sight, &search)),
             Verdict::End => {}
             Verdict::Torn => {
@@ -366,7 +375,7 @@ impl Scan {
             from,
             blocks: marks.len() as u64,
         });
-        Ok(self.ready(marks, torn, &search))
+        Ok(Some(self.ready(marks, torn, &search)))
     }
 
     fn order(&self, file: FileId) -> usize {
@@ -385,7 +394,7 @@ impl Scan {
         places.collect()
     }
 
-    fn faulty(&self, sight: &Sight, search: &Search) -> Refusal {
+    pub(super) fn faulty(&self, sight: &Sight, search: &Search) -> Refusal {
         let from = self.layout.index.tail.next;
         if let [((at, position), _)] = self.bad[..]
             && position > SEGMENT_HEADER as u64
@@ -415,7 +424,7 @@ impl Scan {
         }
     }
 
-    fn ready(
+    pub(super) fn ready(
         &mut self,
         marks: Vec<(FileId, u64)>,
         torn: Option<Torn>,
@@ -426,7 +435,13 @@ impl Scan {
         let mut frees = core::mem::take(&mut layout.frees);
         frees.extend(gone.iter().map(|(one, _)| one.file));
         frees.extend(layout.suspect.map(|suspect| suspect.file));
-        let sweep = Sweep::behind(self.end, search, &frees);
+        // What is damaged stays until the right bytes come.
+        let is_damaged = self.skipped.missing.is_some();
+        let sweep = Sweep::behind(self.end, search, &frees).filter(|_| !is_damaged);
+        let rebuilt = kept.iter().filter(|(one, _)| one.is_rebuilt);
+        let headers = rebuilt.map(|(one, header)| (one.file, *header));
+        self.skipped.headers = headers.collect();
+        self.skipped.copy = layout.past.rotten_copy;
         let scanned = kept.get(layout.scan_at..).unwrap_or_default();
         let name = kept
             .iter()
@@ -461,27 +476,18 @@ impl Scan {
             sweep,
             name,
             syncs: scanned.iter().map(|(one, _)| one.file).collect(),
+            skipped: core::mem::take(&mut self.skipped),
         })
     }
 }
 
-fn tail_before(segment: &SegmentHeader) -> Tail {
-    Tail {
-        next: segment.base_block,
-        end_offset: segment.base_offset,
-        epoch: segment.prev_epoch,
-        crc: segment.prev_crc,
-        tick: Tick(0),
-    }
-}
-
-fn continues(segment: &SegmentHeader, tail: &Tail) -> bool {
-    let before = tail_before(segment);
+pub(super) fn continues(segment: &SegmentHeader, tail: &Tail) -> bool {
+    let before = Tail::before(segment);
     before.next == tail.next && before.crc == tail.crc && before.end_offset == tail.end_offset
 }
 
 /// The file that begins with `block` is gone: `found` is whole and ends before it.
-fn missing(found: &Found, position: u64, block: BlockNo, next: BlockNo) -> Refusal {
+pub(super) fn missing(found: &Found, position: u64, block: BlockNo, next: BlockNo) -> Refusal {
     let rule = format!(
         "the file is missing: {} ends before this block, at {position}, and the next file begins \
          with block {next}",
@@ -496,7 +502,7 @@ fn missing(found: &Found, position: u64, block: BlockNo, next: BlockNo) -> Refus
     }
 }
 
-fn refuse(found: &Found, position: u64, block: BlockNo, rule: &str) -> Refusal {
+pub(super) fn refuse(found: &Found, position: u64, block: BlockNo, rule: &str) -> Refusal {
     Refusal {
         file: found.name(),
         position,

@@ -7,18 +7,21 @@
 //! waits for `create`.
 
 use super::cut::Cut;
+use super::holes::Holes;
 use super::ids::Purpose;
 use super::log::Log;
 use super::op::DiskOp;
 use super::output::{Output, Recovered, RecoveredMemory, SaveId, State};
-use super::recovery::{Flow, Outcome, Ready};
+use super::recovery::{Flow, Outcome, Ready, Skipped};
 use super::retention::Age;
 use super::saver::Saver;
 use super::segments::Segments;
 use super::writer::Writer;
 use crate::buffers::Buffers;
 use crate::faults::{self, Fault};
-use crate::types::{BlockNo, FileId};
+use crate::limits::SEGMENT_HEADER;
+use crate::types::{BlockNo, BufferId, FileId};
+use crate::wire::segment::{self, SegmentHeader};
 use std::collections::VecDeque;
 
 /// What is still to be done before the log is in service.
@@ -28,10 +31,13 @@ pub(super) struct Starting {
     steps: VecDeque<Step>,
     in_flight: bool,
     save: Option<SaveId>,
+    /// The header that is being written.
+    header: Option<BufferId>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
+    Header(FileId, SegmentHeader),
     Name(FileId, BlockNo),
     Sync(FileId),
     SyncDirectory,
@@ -66,9 +72,13 @@ impl Log {
             return None;
         }
         if let Some(step) = starting.steps.pop_front() {
+            if let Step::Header(file, header) = step {
+                return self.header_step(file, &header, buffers);
+            }
             starting.in_flight = true;
             let ticket = self.ids.ticket();
             let op = match step {
+                Step::Header(..) => unreachable!("just taken"),
                 Step::Name(file, base) => DiskOp::Name { ticket, file, base },
                 Step::Sync(file) => DiskOp::Sync { ticket, file },
                 Step::SyncDirectory => DiskOp::SyncDirectory { ticket },
@@ -76,6 +86,32 @@ impl Log {
             return Some((op, Purpose::Settle));
         }
         self.first_save(buffers)
+    }
+
+    /// Writes a segment's header that was damaged; the step comes again while there is no buffer.
+    fn header_step(
+        &mut self,
+        file: FileId,
+        header: &SegmentHeader,
+        buffers: &mut dyn Buffers,
+    ) -> Option<(DiskOp, Purpose)> {
+        let starting = self.starting.as_mut().expect("recovery is over");
+        let Some(buffer) = buffers.take(SEGMENT_HEADER) else {
+            starting.steps.push_front(Step::Header(file, *header));
+            return None;
+        };
+        segment::write(buffers.bytes_mut(buffer), header);
+        starting.in_flight = true;
+        starting.header = Some(buffer);
+        let op = DiskOp::Write {
+            ticket: self.ids.ticket(),
+            file,
+            position: 0,
+            buffer,
+            start: 0,
+            len: SEGMENT_HEADER,
+        };
+        Some((op, Purpose::Settle))
     }
 
     fn first_save(&mut self, buffers: &mut dyn Buffers) -> Option<(DiskOp, Purpose)> {
@@ -87,6 +123,8 @@ impl Log {
                 checkpoint.boot_id = self.config.boot_id;
                 checkpoint.scan_from = starting.recovered.log_end;
                 checkpoint.high_watermark = starting.recovered.high_watermark;
+                let faulty = self.holes.ranges();
+                checkpoint.faulty = faulty.iter().map(|(range, _)| *range).collect();
                 let id = self.saver.want();
                 starting.save = Some(id);
                 self.created = Some(id);
@@ -106,6 +144,8 @@ impl Log {
     pub(super) fn on_settled(&mut self) {
         let starting = self.starting.as_mut().expect("it asked for it");
         starting.in_flight = false;
+        let written = starting.header.take();
+        self.outputs.extend(written.map(Output::Release));
     }
 
     fn install(&mut self, outcome: Outcome) {
@@ -128,6 +168,16 @@ impl Log {
         let tail = ready.index.tail;
         let from = tail.next;
         let mut steps = VecDeque::new();
+        let skipped = ready.skipped;
+        let rewritten = rewritten(&skipped);
+        let headers = skipped.headers.into_iter();
+        steps.extend(headers.map(|(file, header)| Step::Header(file, header)));
+        let known = ready.checkpoint.faulty.iter().copied();
+        let known = known.filter(|(first, _)| self.config.repairs && *first < from);
+        let known = known.map(|(first, end)| (first, end.min(from)));
+        let faulty = known.chain(skipped.faulty);
+        let faulty = faulty.filter(|(_, end)| *end > ready.index.start.block);
+        self.holes = Holes::new(faulty.collect(), skipped.missing, self.quiet_since);
         // Sync before name: a file whose header may still be lost must not get its name.
         let syncs = ready.syncs.into_iter();
         let syncs = syncs.filter(|_| !faults::active(Fault::SkipSync));
@@ -148,10 +198,13 @@ impl Log {
                 promised: ready.checkpoint.promised,
                 vote: ready.checkpoint.vote,
                 high_watermark: ready.checkpoint.high_watermark.min(from),
+                damage: skipped.damage,
+                rewritten,
             },
             steps,
             in_flight: false,
             save: None,
+            header: None,
         });
         if !ready.marks.is_empty() || !ready.frees.is_empty() || ready.sweep.is_some() {
             let cut = Cut::of(from, ready.marks, ready.frees, ready.sweep);
@@ -165,6 +218,7 @@ impl Log {
             self.saver.want();
         }
         self.segments = Segments::new(ready.segments, self.config.segment_bytes);
+        self.look_at_unlocated();
         self.writer = Writer::new(self.config.write_depth, from, tail.end_offset);
         self.age = Age::new(self.quiet_since, tail.tick);
         self.index = ready.index;
@@ -172,4 +226,15 @@ impl Log {
             self.producers = ready.producers;
         }
     }
+}
+
+/// What is written anew, for operators. Both copies of the checkpoint are by the first save.
+fn rewritten(skipped: &Skipped) -> Vec<String> {
+    let headers = skipped.headers.iter();
+    let headers =
+        headers.map(|(_, one)| format!("the header of {}", segment::file_name(one.base_block)));
+    let copy = skipped.copy.map(|at| {
+        format!("both copies of the checkpoint: the one at {at} was damaged, or cut off by a crash")
+    });
+    headers.chain(copy).collect()
 }

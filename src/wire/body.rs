@@ -8,12 +8,12 @@
 //! | 0x04 | Position | replica -> leader | | |
 //! | 0x05 | Replicate | leader -> replica | ReplicateOk, Nack | run of blocks |
 //! | 0x06 | ReplicateOk | replica -> leader | | |
-//! | 0x07 | Nack | replica -> leader | | |
+//! | 0x07 | Nack | replica -> leader, asked member -> asking one | | |
 //! | 0x08 | Limits | replica -> leader | | |
 //! | 0x09 | Pause | replica -> leader | | |
 //! | 0x0A | Resume | replica -> leader | | |
-//! | 0x0B | Fetch | opening leader -> replica | FetchOk, Nack | |
-//! | 0x0C | FetchOk | replica -> opening leader | | run of blocks |
+//! | 0x0B | Fetch | opening leader -> replica, member -> member to repair | FetchOk, Nack | |
+//! | 0x0C | FetchOk | answers to Fetch, back | | run of blocks |
 //! | 0x0D | Ping | leader -> replica, control connection | Pong | |
 //! | 0x0E | Pong | replica -> leader, control connection | | |
 //! | 0x10 | Metadata | client -> node | MetadataOk, Error | |
@@ -318,7 +318,8 @@ frames! {
         /// First block wanted.
         next: BlockNo,
     }
-    /// An opening leader asks for blocks that it lacks.
+    /// An opening leader asks for blocks that it lacks; a leader, or a follower of its leader, for
+    /// blocks that are damaged in its own log.
     Fetch 0x0B {
         /// Epoch that the leader is opening.
         epoch: Epoch,

@@ -173,6 +173,9 @@ codes! {
     RetentionFull 40 Final
         "the log holds as many bytes as log.retention = hard allows",
         "raise log.retention_bytes, or set log.retention = fifo, and restart the node";
+    BlocksDamaged 41 Later
+        "the blocks are damaged on this node's disk and being fetched from another one",
+        "retry; see `millrace scrub` for what is damaged, and whether the other nodes are up";
 }
 
 impl Code {

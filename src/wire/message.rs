@@ -149,6 +149,21 @@ messages! {
     NoSecret 32 Warn
         "other machines reach this node, and nothing proves that who connects is a member",
         "set cluster.secret_file on all nodes, or let nobody else reach their ports";
+    DamageFound 33 Error
+        "bytes on this node's disk are not those that were written; they are fetched from others",
+        "none if it stays alone; if it comes again, replace the device";
+    DamageRepaired 34 Info
+        "damaged blocks were written again with the right bytes and read back",
+        "";
+    DamageStays 35 Error
+        "no node that can be asked has the blocks that are damaged here",
+        "see whether the other nodes are up; see `millrace scrub` for what is damaged where";
+    Rewritten 36 Warn
+        "the header of a segment or a copy of the checkpoint was damaged and was written anew",
+        "none if it stays alone; if it comes again, replace the device";
+    Scrubbed 37 Info
+        "the log was read from end to end and compared with its checksums",
+        "";
 }
 
 impl Message {

@@ -139,6 +139,7 @@ impl Rig {
             }
             Output::Found { .. } => panic!("nobody searches here"),
             Output::Space { .. } => panic!("every file finds its space here"),
+            Output::Health(_) => panic!("nothing rots here"),
             Output::Failed(what) => self.failed = Some(what),
             Output::Release(buffer) => self.buffers.release(buffer),
             Output::Stopped => self.stopped = true,
@@ -410,7 +411,9 @@ impl Rig {
             }
             // Trimmed, cut or failed meanwhile.
             Err(ReadError::NotHeld | ReadError::Disk(_)) => {}
-            Err(error @ ReadError::Corrupt { .. }) => verdict!(bytes_differ, "load: {error:?}"),
+            Err(error @ (ReadError::Corrupt { .. } | ReadError::Damaged(_))) => {
+                verdict!(bytes_differ, "load: {error:?}")
+            }
         }
     }
 

@@ -112,6 +112,7 @@ impl Rig {
             Output::Sealed(..)
             | Output::Durable { .. }
             | Output::Space { .. }
+            | Output::Health(_)
             | Output::Saved(_)
             | Output::CutDone(_)
             | Output::Found { .. }

@@ -16,14 +16,13 @@ const RUN_BYTES: usize = 256 << 10;
 pub fn may_come(data: bool, dialed: bool, body: &Body) -> bool {
     match body {
         Body::Ping(_) | Body::Pong(_) => true,
-        Body::Where(_) | Body::Replicate(_) | Body::Fetch(_) | Body::TakeOver(_) => data && !dialed,
+        Body::Fetch(_) | Body::FetchOk(_) | Body::Nack(_) => data,
+        Body::Where(_) | Body::Replicate(_) | Body::TakeOver(_) => data && !dialed,
         Body::Position(_)
         | Body::ReplicateOk(_)
-        | Body::Nack(_)
         | Body::Limits(_)
         | Body::Pause(_)
-        | Body::Resume(_)
-        | Body::FetchOk(_) => data && dialed,
+        | Body::Resume(_) => data && dialed,
         _ => false,
     }
 }

@@ -1,0 +1,138 @@
+//! Damage: from what the log finds to the blocks that another node brings.
+//!
+//! `wal` says what is damaged and takes only bytes that it can prove; `replica` says whom to ask.
+//! Here one's findings become the other's questions, and both become lines for operators. Read
+//! `wal/scrub.rs` and `replica/mending.rs`.
+
+use super::links::batches_sound;
+use super::status::{DamageView, ScrubView};
+use super::{Shard, View};
+use crate::buffers::Buffers;
+use crate::replica::{Damaged, Mended};
+use crate::types::{BufferId, Time};
+use crate::wal::{Health, Recovered, RepairRefusal};
+use crate::wire::block::BlockHeader;
+use crate::wire::message::Message;
+
+impl Shard {
+    /// The log has news of what its files hold.
+    pub(super) fn on_health(&mut self, now: Time, health: Health) {
+        match health {
+            Health::Damaged(damage) => {
+                self.counters.damage_found += 1;
+                self.notice(Message::DamageFound, damage.to_string());
+            }
+            Health::Repaired { from, end } => {
+                self.counters.blocks_repaired += end.0 - from.0;
+                let text = format!("blocks {from} up to {end} are as they were written");
+                self.notice(Message::DamageRepaired, text);
+                self.replica.repaired();
+                self.room_came = true;
+            }
+            Health::Rewritten(what) => {
+                self.counters.damage_found += 1;
+                self.counters.rewritten += 1;
+                self.notice(Message::Rewritten, format!("wrote {what} anew"));
+            }
+            Health::Scrubbed(report) => {
+                self.counters.scrubs += 1;
+                self.counters.scrub_bytes += report.bytes;
+                let text = format!("{} bytes read, {} damaged", report.bytes, report.found);
+                self.notice(Message::Scrubbed, text);
+                let view = View::new(&self.log, &self.stash);
+                let end = self.replica.high_watermark();
+                self.replica.compare(now, end, &view);
+            }
+        }
+    }
+
+    /// What recovery passed by.
+    pub(super) fn on_damage_recovered(&mut self, recovered: &Recovered) {
+        for damage in &recovered.damage {
+            self.counters.damage_found += 1;
+            self.notice(Message::DamageFound, damage.to_string());
+        }
+        for what in &recovered.rewritten {
+            self.counters.rewritten += 1;
+            self.notice(Message::Rewritten, format!("wrote {what} anew"));
+        }
+    }
+
+    /// Asks for what is damaged. To be called after every round of events.
+    pub(super) fn mend(&mut self, now: Time) {
+        let wanted = self.log.wanted().map(|wanted| Damaged {
+            first: wanted.from,
+            prev_epoch: wanted.prev_epoch,
+            max_bytes: wanted.max_bytes,
+        });
+        let wanted: Vec<Damaged> = wanted.collect();
+        if !wanted.is_empty() || self.mends {
+            self.mends = !wanted.is_empty();
+            self.replica.mend(now, &wanted);
+        }
+    }
+
+    /// A run came for the place of damaged blocks.
+    pub(super) fn on_repair_run(
+        &mut self,
+        now: Time,
+        (buffer, len): (BufferId, usize),
+        headers: &[BlockHeader],
+        buffers: &dyn Buffers,
+    ) {
+        let sound = batches_sound(&buffers.bytes(buffer)[..len], headers);
+        self.counters.crc_failures += u64::from(!sound);
+        let result = match sound {
+            true => self.log.repair(buffer, headers),
+            false => Err(RepairRefusal::NotWanted),
+        };
+        let what = match result {
+            Ok(()) => Mended::Taken,
+            Err(RepairRefusal::NotWanted) => Mended::Useless,
+            Err(RepairRefusal::Differs) => Mended::Differ,
+        };
+        if result.is_err() {
+            self.release(buffer);
+        }
+        self.replica.mended(now, what);
+    }
+
+    /// An operator wants the log read again (`true`), or what is damaged asked for at once.
+    pub(super) fn on_scrub(&mut self, now: Time, read: bool) {
+        if read {
+            self.log.scrub(now);
+        }
+        self.replica.mend_now();
+    }
+
+    /// Whether this node repairs the log: others hold it too.
+    pub fn can_scrub(&self) -> bool {
+        self.config.wal.repairs && self.failed.is_empty()
+    }
+
+    /// What is damaged, and what the scrub does.
+    pub(super) fn damage_view(&self, now: Time) -> DamageView {
+        let [running, last] = self.log.scrubs();
+        let ranges = self.log.faulty().into_iter();
+        DamageView {
+            ranges: ranges
+                .map(|((from, end), since)| (from, end, now.since_us(since)))
+                .collect(),
+            waits_for: self.replica.mends(),
+            is_scrubbed: self.can_scrub(),
+            running: running.map(|report| ScrubView {
+                since_us: now.since_us(report.began),
+                lasted_us: now.since_us(report.began),
+                bytes: report.bytes,
+                found: report.found,
+            }),
+            last: last.map(|report| ScrubView {
+                since_us: now.since_us(report.ended),
+                lasted_us: report.ended.since_us(report.began),
+                bytes: report.bytes,
+                found: report.found,
+            }),
+            bytes: self.log.bytes(),
+        }
+    }
+}
