@@ -12,6 +12,7 @@ use super::network::NetOptions;
 use super::node::{Process, node_id};
 use super::options::Fault;
 use super::rng::{Chance, Rng};
+use super::rot::Rot;
 use super::verdict::Checked;
 use super::world::{Task, World};
 use millrace::shard::Event;
@@ -25,7 +26,7 @@ const LOOK_EVERY_US: u64 = 100;
 /// The faults' own chance, and whether they go on.
 #[derive(Debug)]
 pub struct Chaos {
-    rng: Rng,
+    pub rng: Rng,
     /// Whether new faults come by themselves.
     pub active: bool,
     /// Hand-overs that were asked for and begun: of which epoch, to whom.
@@ -190,6 +191,11 @@ impl World {
                 options.slow_us = 60_000;
                 self.disk_sound_later(node, 500_000);
             }
+            Fault::FlippedAtRest | Fault::Misdirected => {
+                if self.budget_allows(node) {
+                    self.rot(fault, node);
+                }
+            }
             Fault::WriteError | Fault::ShortWrite | Fault::NoSpace | Fault::BlankDisk => {
                 if self.budget_allows(node) {
                     self.damage(fault, node);
@@ -204,6 +210,7 @@ impl World {
         let harmed = self.nodes.iter().filter(|other| {
             other.blank
                 || !other.remembers()
+                || !other.rot.is_empty()
                 || other.failed_since_us.is_some()
                 || other.process.is_none()
         });
@@ -247,6 +254,7 @@ impl World {
     pub fn blank_disk(&mut self, node: usize) {
         let at = &mut self.nodes[node];
         at.disk.lose_everything();
+        at.rot = Rot::default();
         at.before_loss = Some(std::mem::take(&mut at.image));
         at.blank = true;
         self.checker.memory_lost(node);

@@ -8,6 +8,7 @@
 use super::content::Pages;
 use super::disk::Disk;
 use super::facts::{BlockFacts, block_facts, digest};
+use super::rot::Rot;
 use millrace::limits::{CHECKPOINT_COPY, DISK_ALIGNMENT};
 use millrace::types::BlockNo;
 use millrace::wal::op::FileName;
@@ -47,13 +48,13 @@ pub enum Written {
 
 impl Image {
     /// Reads a disk.
-    pub fn scan(disk: &Disk) -> Image {
+    pub fn scan(disk: &Disk, rot: &Rot) -> Image {
         let mut image = Image::default();
         image.read_start(disk);
         let bases: Vec<BlockNo> = disk.segments().map(|(base, _)| base).collect();
         for base in bases {
-            if let Some(pages) = disk.durable_content(FileName::Segment(base)) {
-                image.take_in(base.0, pages, 0, pages.len());
+            if let Some(pages) = rot.sound(disk, FileName::Segment(base)) {
+                image.take_in(base.0, &pages, 0, pages.len());
             }
         }
         image
@@ -88,6 +89,11 @@ impl Image {
     pub fn chained(&self, block: u64) -> Option<&Rc<BlockFacts>> {
         let placed = self.blocks.get(&block)?;
         (block >= self.floor && block < self.end).then_some(&placed.facts)
+    }
+
+    /// First block of its file, and position there, of a block that is held.
+    pub fn place_of(&self, block: u64) -> Option<(u64, u64)> {
+        self.blocks.get(&block).map(|placed| placed.place)
     }
 
     /// Whether the chain holds this very block, and so all before it. What was trimmed was held.

@@ -28,6 +28,7 @@ pub mod reader;
 pub mod report;
 pub mod rest;
 pub mod rng;
+pub mod rot;
 pub mod runs;
 pub mod scenarios;
 pub mod scenarios_changes;

@@ -12,6 +12,7 @@ use super::facts::BlockFacts;
 use super::image::Image;
 use super::options::Options;
 use super::rng::Rng;
+use super::rot::Rot;
 use millrace::limits::CHECKPOINT_COPY;
 use millrace::shard::{Event, Shard, ShardConfig};
 use millrace::types::{ConnectionId, FileId, LogId, NodeId, OriginId, ShardId, Time};
@@ -124,6 +125,8 @@ pub struct Node {
     pub disk: Disk,
     /// What the disk durably holds.
     pub image: Image,
+    /// What of it is damaged.
+    pub rot: Rot,
     /// What runs.
     pub process: Option<Process>,
     /// Number of its process, or of the last one.
@@ -151,8 +154,9 @@ impl Node {
         let disk = Disk::new(options.disk.clone(), rng.next_u64());
         Node {
             index,
-            image: Image::scan(&disk),
+            image: Image::scan(&disk, &Rot::default()),
             disk,
+            rot: Rot::default(),
             process: None,
             run: 0,
             clock_ahead_us: rng.below(10_000_000),
@@ -199,6 +203,12 @@ impl Node {
         newest.map(|copy| (copy.promised.0, copy.vote))
     }
 
+    /// Blocks below it are known to have existed, whatever a start finds of them.
+    pub fn known_end(&self) -> u64 {
+        let newest = self.checkpoint();
+        newest.map_or(0, |copy| copy.scan_from.max(copy.high_watermark).0)
+    }
+
     fn checkpoint(&self) -> Option<Checkpoint> {
         let pages = self.disk.durable_content(FileName::Checkpoint);
         let bytes = pages.expect("always there").read(0, 2 * CHECKPOINT_COPY);
@@ -212,7 +222,7 @@ impl Node {
         assert!(self.process.is_none(), "one process a node");
         self.run += 1;
         self.failed_since_us = None;
-        self.image = Image::scan(&self.disk);
+        self.image = Image::scan(&self.disk, &self.rot);
         let config = self.config(options);
         let shard = Shard::new(config, self.disk.files(), self.time(now_us));
         self.process = Some(Process {
@@ -247,6 +257,8 @@ impl Node {
         config.wal.batch_timeout_us = options.batch_timeout_us;
         config.wal.boot_id = [self.boot; 16];
         config.wal.retention = options.retention;
+        config.wal.scrub_bytes_per_s = 64 << 20;
+        config.wal.scrub_interval_us = 700_000;
         config
     }
 
@@ -271,7 +283,7 @@ impl Node {
         } else {
             self.disk = self.disk.kill(rng);
         }
-        self.image = Image::scan(&self.disk);
+        self.image = Image::scan(&self.disk, &self.rot);
         counts
     }
 }

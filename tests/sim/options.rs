@@ -51,11 +51,15 @@ pub enum Fault {
     FullDisk,
     /// An operator asks the leader of an electing set to hand over to another member.
     Promote,
+    /// A bit of a block at rest is inverted.
+    FlippedAtRest,
+    /// A page of a block at rest holds what belongs elsewhere.
+    Misdirected,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 18] = [
+    pub const ALL: [Fault; 20] = [
         Fault::Cut,
         Fault::OneWayCut,
         Fault::Reset,
@@ -74,6 +78,8 @@ impl Fault {
         Fault::PauseLink,
         Fault::FullDisk,
         Fault::Promote,
+        Fault::FlippedAtRest,
+        Fault::Misdirected,
     ];
 }
 

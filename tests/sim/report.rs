@@ -45,7 +45,7 @@ pub struct Report {
 }
 
 /// Every kind of fault that a full run must have reached.
-pub const KINDS: [&str; 24] = [
+pub const KINDS: [&str; 26] = [
     "delay",
     "cut",
     "one_way_cut",
@@ -70,6 +70,8 @@ pub const KINDS: [&str; 24] = [
     "append_without_space",
     "promoted_leader",
     "elected_leader",
+    "flipped_at_rest",
+    "misdirected",
 ];
 
 /// Those that need a set that elects its leaders: a mesh has none of them.

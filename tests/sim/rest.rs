@@ -18,7 +18,7 @@ use millrace::shard::status::{LinkStatus, Role, ShardStatus};
 use millrace::types::Level;
 
 /// Virtual time in which the set must come to rest, microseconds.
-const REST_WITHIN_US: u64 = 20_000_000;
+pub const REST_WITHIN_US: u64 = 20_000_000;
 /// Time between two looks, microseconds.
 const LOOK_EVERY_US: u64 = 5_000;
 /// Appends at each level that must succeed at the end.
@@ -37,6 +37,7 @@ impl World {
         })?;
         self.wait_for("all lags to reach 0", World::at_rest)?;
         self.check_producers()?;
+        self.scrub_all()?;
         self.probe()?;
         self.wait_for("all lags to reach 0 again", World::at_rest)?;
         self.check_producers()?;

@@ -249,7 +249,7 @@ impl World {
             self.disk_changed(node, &op)?;
         } else {
             let at = &mut self.nodes[node];
-            at.image = Image::scan(&at.disk);
+            at.image = Image::scan(&at.disk, &at.rot);
         }
         self.deliver(node, Event::Disk { ticket, result })
     }
@@ -280,17 +280,18 @@ impl World {
             DiskOp::Name { file, base, .. } => {
                 let name = FileName::Segment(base);
                 files.insert(file, name);
-                let pages = at.disk.durable_content(name).expect("its name is durable");
+                let pages = at.rot.sound(&at.disk, name).expect("its name is durable");
                 // What was written was checked then; what a crash left may lie behind it.
-                at.image.take_in(base.0, pages, 0, pages.len());
+                at.image.take_in(base.0, &pages, 0, pages.len());
             }
             DiskOp::Free { file, .. } => {
                 if let Some(FileName::Segment(base)) = files.remove(&file) {
+                    at.rot.freed(FileName::Segment(base));
                     at.image.freed(base.0);
                 }
             }
             DiskOp::Sync { .. } | DiskOp::SyncDirectory { .. } => {
-                at.image = Image::scan(&at.disk);
+                at.image = Image::scan(&at.disk, &at.rot);
             }
             DiskOp::Write { file, .. } if file == CHECKPOINT_FILE => at.image.read_start(&at.disk),
             DiskOp::Write {
@@ -300,14 +301,15 @@ impl World {
                 ..
             } => {
                 let name = files[&file];
-                let Some(pages) = at.disk.durable_content(name) else {
+                at.rot.written(name, position, len);
+                let Some(pages) = at.rot.sound(&at.disk, name) else {
                     return Ok(());
                 };
                 let end = position + len as u64;
                 let found = match name {
-                    FileName::Segment(base) => at.image.take_in(base.0, pages, position, end),
+                    FileName::Segment(base) => at.image.take_in(base.0, &pages, position, end),
                     // Its blocks count once it has its name.
-                    _ => Image::default().take_in(0, pages, position, end),
+                    _ => Image::default().take_in(0, &pages, position, end),
                 };
                 return self.written(node, found);
             }
@@ -369,7 +371,12 @@ impl World {
             self.checker.leader_seen(node, status.epoch.0)?;
         }
         let disk_end = self.nodes[node].image.end();
-        self.checker.marks_seen(node, marks, disk_end)?;
+        // Recovery may leave out what is damaged.
+        let known_end = match self.nodes[node].rot.is_empty() {
+            true => disk_end,
+            false => disk_end.min(marks.durable_end),
+        };
+        self.checker.marks_seen(node, marks, known_end)?;
         let told = self.process(node).told_committed;
         for block in told..marks.high_watermark {
             self.tell_committed(node, block)?;
