@@ -260,10 +260,13 @@ fn place_of(
     if part == Part::SegmentHeader {
         return (name.clone(), pick(0..SEGMENT_HEADER));
     }
-    let padded =
-        |(_, header): &(usize, BlockHeader)| header.padded_len() > header.used_len as usize;
+    // Blocks of a leader's own have no body.
+    let has_all = |(_, header): &(usize, BlockHeader)| {
+        let used = header.used_len as usize;
+        used > 256 && header.padded_len() > used
+    };
     let all = blocks_of(&segments[name]);
-    let all: Vec<_> = all.into_iter().filter(padded).collect();
+    let all: Vec<_> = all.into_iter().filter(has_all).collect();
     let (at, header) = all[turn % all.len()];
     let used = header.used_len as usize;
     let range = match part {

@@ -49,7 +49,10 @@ pub(super) struct Holes {
     /// By first block.
     located: BTreeMap<BlockNo, Hole>,
     unlocated: Vec<(Range, Time)>,
+    /// What is still missing of the end.
     missing: Option<(Range, Time)>,
+    /// Where that began.
+    missing_from: BlockNo,
 }
 
 impl Holes {
@@ -59,6 +62,7 @@ impl Holes {
             located: BTreeMap::new(),
             unlocated: unlocated.into_iter().map(|range| (range, now)).collect(),
             missing: missing.map(|range| (range, now)),
+            missing_from: missing.map_or(BlockNo(0), |(from, _)| from),
         }
     }
 
@@ -147,9 +151,14 @@ impl Holes {
 
     /// The durable end moved: what of the missing end came back; all of it once it is complete.
     pub(super) fn came_back(&mut self, durable_end: BlockNo) -> Option<Range> {
-        let ((_, end), _) = self.missing?;
-        let whole = durable_end >= end;
-        whole.then(|| self.missing.take().expect("just seen").0)
+        let ((from, end), _) = self.missing.as_mut()?;
+        *from = durable_end.max(*from);
+        let end = *end;
+        if durable_end < end {
+            return None;
+        }
+        self.missing = None;
+        Some((self.missing_from, end))
     }
 
     /// Blocks from `from` on are no part of the log any more.

@@ -176,6 +176,8 @@ fn damage_of_a_stopped_log_is_passed_by_and_repaired() {
                     let (.., header, bytes) = &all[&number];
                     rig.write_run(&[(*header, bytes.clone())]);
                     rig.run();
+                    // What is back is vouched for at once.
+                    assert_eq!(rig.log.sound_end(BlockNo(0)), BlockNo(number + 1));
                 }
             } else {
                 assert_eq!(
@@ -232,10 +234,9 @@ fn a_load_that_meets_damage_fails_alone() {
     let before = rig.log.durable_end();
     rig.append(b"new").expect("there is room");
     let saves = |rig: &Rig| {
-        let op = rig.pending.iter().position(
+        rig.pending.iter().position(
             |pending| matches!(pending.op, super::op::DiskOp::Write { file, .. } if file.0 == 0),
-        );
-        op
+        )
     };
     assert!(saves(&rig).is_some());
     while let Some(other) = (0..rig.pending.len()).find(|at| Some(*at) != saves(&rig)) {

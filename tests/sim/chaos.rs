@@ -191,16 +191,9 @@ impl World {
                 options.slow_us = 60_000;
                 self.disk_sound_later(node, 500_000);
             }
-            Fault::FlippedAtRest | Fault::Misdirected => {
-                if self.budget_allows(node) {
-                    self.rot(fault, node);
-                }
-            }
-            Fault::WriteError | Fault::ShortWrite | Fault::NoSpace | Fault::BlankDisk => {
-                if self.budget_allows(node) {
-                    self.damage(fault, node);
-                }
-            }
+            // What harms a disk.
+            _ if self.budget_allows(node) => self.damage(fault, node),
+            _ => {}
         }
         Ok(())
     }
@@ -223,6 +216,7 @@ impl World {
         let wide = self.chaos.rng.flip();
         let disk = &mut self.nodes[node].disk;
         match fault {
+            Fault::FlippedAtRest | Fault::Misdirected => self.rot(fault, node),
             Fault::ShortWrite => disk.inject(writes, DiskFault::Short),
             Fault::WriteError if !wide => disk.inject(writes, DiskFault::Error),
             Fault::WriteError => {
