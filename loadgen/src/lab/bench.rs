@@ -14,7 +14,7 @@ use clap::Args;
 use millrace::types::whole;
 use serde::Serialize;
 
-use super::cases::{CASES, Case, Run, Standing};
+use super::cases::{CASES, Case, Run, Standing, verdict};
 use super::cluster::{Cluster, PEER_PORTS, Setup};
 use super::{Load, Place, disk_limit, go_on, median, say, space, write_json};
 use crate::Failure;
@@ -43,6 +43,12 @@ pub struct BenchArgs {
     /// Seconds of load before measuring
     #[arg(long, default_value_t = 5.0)]
     warmup: f64,
+    /// Two sides whose rates are nearer to each other than this, in percent, do not differ
+    #[arg(long, default_value_t = 5.0)]
+    noise: f64,
+    /// Run the same programs as two sides: what they seem to differ by is noise
+    #[arg(long, conflicts_with = "side")]
+    control: bool,
     /// Programs to be compared, NAME=FOLDER, in turns; instead of --bin
     #[arg(long, value_parser = parse_side)]
     side: Vec<(String, PathBuf)>,
@@ -82,6 +88,9 @@ struct Comparison {
     /// Records a second of the second as a share of the first, turn by turn, and their median.
     ratios: Vec<f64>,
     median: f64,
+    /// The noise floor as a share, and what the median comes to beside it.
+    noise: f64,
+    verdict: &'static str,
 }
 
 /// Runs the cases; whether every goal was reached.
@@ -101,6 +110,12 @@ pub fn bench(args: &BenchArgs) -> Result<bool, Failure> {
         NODES,
         cases.iter().map(of).max().unwrap_or(0),
     )?;
+    if sides.len() > 1 {
+        let (noise, repeat) = (args.noise, args.repeat);
+        say(&format!(
+            "before the first run: noise floor {noise} %, {repeat} runs of a side"
+        ));
+    }
     let (mut rows, mut comparisons) = (Vec::new(), Vec::new());
     for case in &cases {
         let mut runs: Vec<Vec<Run>> = vec![Vec::new(); sides.len()];
@@ -115,7 +130,7 @@ pub fn bench(args: &BenchArgs) -> Result<bool, Failure> {
                 runs.push(run);
             }
         }
-        comparisons.extend(compare(case, &sides, &runs));
+        comparisons.extend(compare(case, &sides, &runs, args.noise / 100.0));
         let named = sides.iter().zip(runs);
         rows.extend(named.map(|((name, _), runs)| row(case, name, runs)));
     }
@@ -141,6 +156,10 @@ fn chosen(only: &[String]) -> Result<Vec<Case>, Failure> {
 }
 
 fn sides(args: &BenchArgs) -> Result<Vec<(String, Place)>, Failure> {
+    if args.control {
+        let same = |name: &str| Ok((name.to_owned(), args.place.checked()?));
+        return ["A", "A-again"].into_iter().map(same).collect();
+    }
     if args.side.is_empty() {
         return Ok(vec![("here".to_owned(), args.place.checked()?)]);
     }
@@ -172,7 +191,10 @@ fn once(args: &BenchArgs, place: &Place, case: &Case) -> Result<Run, Failure> {
         connections: CONNECTIONS,
         warmup_s: args.warmup,
         seconds: args.seconds,
-        more: Vec::new(),
+        more: match case.codec {
+            Some(codec) => vec!["--codec".to_owned(), codec.to_owned()],
+            None => Vec::new(),
+        },
     };
     let base_port = setup.free_base_port()?;
     let delay = Duration::from_millis(case.delay_ms);
@@ -217,18 +239,26 @@ fn overall(case: &Case, runs: &[Run]) -> Standing {
 }
 
 /// The first two sides against each other.
-fn compare(case: &Case, sides: &[(String, Place)], runs: &[Vec<Run>]) -> Option<Comparison> {
+fn compare(
+    case: &Case,
+    sides: &[(String, Place)],
+    runs: &[Vec<Run>],
+    noise: f64,
+) -> Option<Comparison> {
     let ([first, second, ..], [one, two, ..]) = (sides, runs) else {
         return None;
     };
     let rate = |run: &Run| run.report.rates()[0];
     let ratio = |(one, two): (&Run, &Run)| rate(two) / rate(one).max(1e-9);
     let ratios: Vec<f64> = one.iter().zip(two).map(ratio).collect();
+    let median = median(&ratios);
     Some(Comparison {
         case: case.name,
         first: first.0.clone(),
         second: second.0.clone(),
-        median: median(&ratios),
+        median,
+        noise,
+        verdict: verdict(median, noise),
         ratios,
     })
 }
@@ -251,6 +281,22 @@ fn line(run: &Run) -> String {
         grouped(lag.blocks),
         run.disk_share
     )
+}
+
+/// Who used how much CPU time, and what went over which link.
+pub fn links(run: &Run) -> String {
+    let mut out = String::new();
+    for node in &run.report.nodes {
+        let cpu_s = node.cpu_s.unwrap_or(f64::NAN);
+        let _ = write!(out, "  node {} CPU {cpu_s:.1} s", node.id);
+        for link in &node.links {
+            let mb = link.sent_bytes as f64 / 1e6;
+            let (shard, peer) = (link.shard, link.peer);
+            let _ = write!(out, "  shard {shard} to node {peer} {mb:.1} MB");
+        }
+        out.push('\n');
+    }
+    out
 }
 
 fn show(rows: &[Row], comparisons: &[Comparison]) -> Result<(), Failure> {
@@ -276,20 +322,7 @@ fn show(rows: &[Row], comparisons: &[Comparison]) -> Result<(), Failure> {
         // Of the last run: who used which core, and what went over which link.
         let Some(run) = row.runs.last() else { continue };
         let _ = writeln!(out, "\n{} {}: {}", row.case, row.side, line(run));
-        for node in &run.report.nodes {
-            let _ = write!(
-                out,
-                "  node {} CPU {:.1} s",
-                node.id,
-                node.cpu_s.unwrap_or(f64::NAN)
-            );
-            for link in &node.links {
-                let mb = link.sent_bytes as f64 / 1e6;
-                let (shard, peer) = (link.shard, link.peer);
-                let _ = write!(out, "  shard {shard} to node {peer} {mb:.1} MB");
-            }
-            out.push('\n');
-        }
+        out.push_str(&links(run));
     }
     if !comparisons.is_empty() {
         out.push('\n');
@@ -302,12 +335,13 @@ fn show(rows: &[Row], comparisons: &[Comparison]) -> Result<(), Failure> {
             .collect();
         let _ = writeln!(
             out,
-            "{:<9} {} / {}: {:.3} in the median of {}",
+            "{:<9} {} / {}: {:.3} in the median of {}: {}",
             row.case,
             row.second,
             row.first,
             row.median,
-            turns.join(" ")
+            turns.join(" "),
+            row.verdict
         );
     }
     io::stdout()

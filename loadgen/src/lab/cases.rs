@@ -1,11 +1,11 @@
 //! The cases of `bench`: what is run, and what it must reach.
 //!
-//! Three nodes with their defaults on one machine, level `quorum`, JSON values, no codec. A floor
-//! is a rate of a closed loop. Where the disk is slower than the floor needs, the floor counts as
-//! met if the nodes use at least half of what the disk can do: every byte is written three times. A
-//! goal is the replication lag of an open loop (S-156; over an emulated WAN of
-//! 30 ms there and back S-157). Pure: numbers in, judgement out. Read
-//! `bench.rs` for who runs them.
+//! Three nodes with their defaults on one machine, level `quorum`, JSON values, no codec but for
+//! the case `1k-zstd`, which is `1k` with batches that the client packs. A floor is a rate of a
+//! closed loop. Where the disk is slower than the floor needs, the floor counts as met if the nodes
+//! use at least half of what the disk can do: every byte is written three times. A goal is the
+//! replication lag of an open loop (S-156; over an emulated WAN of 30 ms there and back S-157).
+//! Pure: numbers in, judgement out. Read `bench.rs` for who runs them.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,8 @@ pub struct Case {
     pub batch_records: u64,
     /// Records a second; a closed loop if none.
     pub rate: Option<f64>,
+    /// What the client packs its batches with, if it does.
+    pub codec: Option<&'static str>,
     /// Settings that are not the nodes' defaults.
     pub settings: &'static [&'static str],
     /// How late each direction between two nodes is; 0: as on loopback.
@@ -58,6 +60,7 @@ const fn closed(name: &'static str, record_bytes: u64, batch_records: u64, goal:
         record_bytes,
         batch_records,
         rate: None,
+        codec: None,
         settings: &[],
         delay_ms: 0,
         goal,
@@ -70,6 +73,7 @@ const fn open(name: &'static str, settings: &'static [&'static str], goal: Goal)
         record_bytes: 100,
         batch_records: 100,
         rate: Some(50_000.0),
+        codec: None,
         settings,
         delay_ms: 0,
         goal,
@@ -77,9 +81,13 @@ const fn open(name: &'static str, settings: &'static [&'static str], goal: Goal)
 }
 
 /// Every case, in the order in which they run.
-pub const CASES: [Case; 7] = [
+pub const CASES: [Case; 8] = [
     closed("100b", 100, 100, Goal::Records(400_000.0)),
     closed("1k", 1024, 100, Goal::Records(120_000.0)),
+    Case {
+        codec: Some("zstd"),
+        ..closed("1k-zstd", 1024, 100, Goal::Shown)
+    },
     closed("16k", 16_384, 8, Goal::Megabytes(200.0)),
     closed("single", 100, 1, Goal::Shown),
     open("open", &[], Goal::Lag([5.0, 15.0, 30.0])),
@@ -102,6 +110,18 @@ pub struct Run {
     pub disk_share: f64,
     /// Seconds asked for.
     pub seconds: f64,
+}
+
+/// What the rates of two sides come to: `median` is the second's as a share of the first's. Within
+/// the noise floor, a share written down before the run, there is no difference.
+pub fn verdict(median: f64, noise: f64) -> &'static str {
+    if (median - 1.0).abs() <= noise {
+        "no difference"
+    } else if median > 1.0 {
+        "faster"
+    } else {
+        "slower"
+    }
 }
 
 /// How a run stands to its goal, best first.

@@ -85,11 +85,53 @@ fn the_cases_are_those_of_the_floors() {
     let names: Vec<_> = CASES.iter().map(|case| case.name).collect();
     assert_eq!(
         names,
-        ["100b", "1k", "16k", "single", "open", "shanghai", "wan"]
+        [
+            "100b", "1k", "1k-zstd", "16k", "single", "open", "shanghai", "wan"
+        ]
     );
     assert_eq!(case("16k").batch_records, 8);
     assert_eq!(case("single").batch_records, 1);
     assert_eq!(case("shanghai").settings, ["link.preset=shanghai"]);
+}
+
+/// The same records plain and packed are arms of their own, alike in everything else; what went
+/// over each link stands beside their rates.
+///
+/// H-30 H-36 H-81
+#[test]
+fn packed_records_are_an_arm_of_their_own() {
+    let (plain, packed) = (case("1k"), case("1k-zstd"));
+    assert_eq!((plain.codec, packed.codec), (None, Some("zstd")));
+    let like = |case: &Case| {
+        (
+            case.record_bytes,
+            case.batch_records,
+            case.rate,
+            case.delay_ms,
+        )
+    };
+    assert_eq!(like(&plain), like(&packed));
+    let mut run = run(1000.0, 1024);
+    let link = crate::report::LinkReport {
+        sent_bytes: 7_300_000,
+        ..Default::default()
+    };
+    run.report.nodes = vec![crate::report::NodeReport {
+        links: vec![link],
+        ..Default::default()
+    }];
+    assert!(super::super::bench::links(&run).contains("7.3 MB"));
+}
+
+/// Two sides within the noise floor do not differ, and that is a result like another.
+///
+/// H-85 H-86 H-87
+#[test]
+fn no_difference_is_a_result() {
+    assert_eq!(verdict(1.049, 0.05), "no difference");
+    assert_eq!(verdict(0.951, 0.05), "no difference");
+    assert_eq!(verdict(1.06, 0.05), "faster");
+    assert_eq!(verdict(0.94, 0.05), "slower");
 }
 
 /// S-152 S-153 S-154 S-155
