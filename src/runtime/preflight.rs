@@ -7,6 +7,7 @@
 use super::files::{AlignedBytes, create_directory};
 use crate::config::{Config, ConfigError};
 use crate::limits::{CORE_CONNECTIONS, CORE_CONNECTIONS_MORE, DISK_ALIGNMENT};
+use io_uring::opcode;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -21,10 +22,16 @@ const MEMLOCK_BYTES: u64 = 512 << 10;
 /// How long a port may stay in use before it counts as another process's.
 const PORT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Whether io_uring may be used here.
+/// Whether io_uring may be used here, and knows what is asked of it.
 pub fn io_uring() -> Result<(), ConfigError> {
-    let Err(error) = io_uring::IoUring::new(8) else {
-        return Ok(());
+    let error = match io_uring::IoUring::new(8) {
+        Ok(ring) => {
+            let mut probe = io_uring::Probe::new();
+            // A kernel that cannot be asked knows none of the later operations.
+            let asked = ring.submitter().register_probe(&mut probe).is_ok();
+            return operations(|code| asked && probe.is_supported(code));
+        }
+        Err(error) => error,
     };
     let rule = "io_uring must be allowed (Linux 5.8 or newer)";
     let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
@@ -40,6 +47,49 @@ pub fn io_uring() -> Result<(), ConfigError> {
         _ => ring_mend(&error),
     };
     Err(ConfigError::new("io_uring", error, rule, mend))
+}
+
+/// What the executor and the rings of the disk ask of the kernel.
+#[rustfmt::skip]
+const OPERATIONS: [(u8, &str); 23] = [
+    (opcode::Nop::CODE, "NOP"),
+    (opcode::Readv::CODE, "READV"),
+    (opcode::Writev::CODE, "WRITEV"),
+    (opcode::Fsync::CODE, "FSYNC"),
+    (opcode::ReadFixed::CODE, "READ_FIXED"),
+    (opcode::WriteFixed::CODE, "WRITE_FIXED"),
+    (opcode::PollAdd::CODE, "POLL_ADD"),
+    (opcode::PollRemove::CODE, "POLL_REMOVE"),
+    (opcode::SendMsg::CODE, "SENDMSG"),
+    (opcode::RecvMsg::CODE, "RECVMSG"),
+    (opcode::Timeout::CODE, "TIMEOUT"),
+    (opcode::TimeoutRemove::CODE, "TIMEOUT_REMOVE"),
+    (opcode::Accept::CODE, "ACCEPT"),
+    (opcode::LinkTimeout::CODE, "LINK_TIMEOUT"),
+    (opcode::Connect::CODE, "CONNECT"),
+    (opcode::Fallocate::CODE, "FALLOCATE"),
+    (opcode::OpenAt::CODE, "OPENAT"),
+    (opcode::Close::CODE, "CLOSE"),
+    (opcode::Statx::CODE, "STATX"),
+    (opcode::Read::CODE, "READ"),
+    (opcode::Write::CODE, "WRITE"),
+    (opcode::Send::CODE, "SEND"),
+    (opcode::Recv::CODE, "RECV"),
+];
+
+/// Whether the kernel knows every operation; if not, all that it does not know are named.
+fn operations(knows: impl Fn(u8) -> bool) -> Result<(), ConfigError> {
+    let unknown = OPERATIONS.iter().filter(|(code, _)| !knows(*code));
+    let names: Vec<&str> = unknown.map(|(_, name)| *name).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    Err(ConfigError::new(
+        "io_uring",
+        format!("no {}", names.join(", ")),
+        "io_uring must know the operations that are used here",
+        "use Linux 5.8 or newer",
+    ))
 }
 
 /// What mends a ring that the kernel refused for want of locked memory.
@@ -274,3 +324,7 @@ pub fn refused_address(address: SocketAddr, error: &io::Error) -> ConfigError {
     };
     ConfigError::new("node.address", format!("{address} ({error})"), rule, mend)
 }
+
+#[cfg(test)]
+#[path = "preflight_tests.rs"]
+mod tests;
