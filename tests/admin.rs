@@ -269,7 +269,7 @@ fn a_node_alone_tells_what_it_did() {
     );
 }
 
-/// S-11 S-25 S-33 S-34 S-35
+/// S-11 S-25 S-33 S-34 S-35 Q-23
 #[test]
 fn the_four_statuses_can_be_told_apart_and_links_paused() {
     let set = Set::of(3);
@@ -383,6 +383,12 @@ fn paused_from_either_side(set: &Set) {
         is_paused(link) && lags(link)
     });
     assert_eq!(link["cause"], "manual", "{link}");
+    // What the peer lacks is told in bytes too, and grows older though nothing else is appended.
+    let age = link["lag"]["seconds"].as_f64().expect("an age");
+    set.wait_for_link(2, "a growing age", |link| {
+        let lag = &link["lag"];
+        lag["seconds"].as_f64() > Some(age + 0.5) && lag["bytes"].as_u64() > Some(0)
+    });
     let (code, said) = set.link(0, "resume", 2);
     assert!(code == Some(0) && said.contains("resumed"), "{said}");
     let even = |link: &Value| link["lag"]["records"] == 0 && link["status"] == "replicating";
@@ -465,6 +471,8 @@ fn lines_are_json_with_an_entry_of_the_catalogue_and_a_normal_start_is_calm() {
 
 /// In a set, what is led must be committed and what is followed heard of: after a few seconds
 /// without, the node says so.
+///
+///
 #[test]
 fn a_node_that_cannot_commit_or_hears_no_leader_is_unwell() {
     let set = Set::of(3);

@@ -153,6 +153,8 @@ fn pipelined_reads_through_another_core_are_bounded_too() {
 }
 
 /// S-84, D-S13: sending never blocks: twelve sockets that take nothing hold up nobody else.
+///
+/// H-18
 #[test]
 fn answers_that_nobody_takes_stop_the_questions() {
     let place = Place::new();

@@ -64,6 +64,7 @@ fn forbid_io_uring() -> std::io::Result<()> {
     }
 }
 
+///
 #[test]
 fn io_uring_forbidden() {
     let place = Place::new();

@@ -28,21 +28,24 @@ const GROWTH: u64 = 2 * (CREDIT + MARGIN) as u64;
 const STILL: Duration = Duration::from_secs(4);
 /// Bytes of a record; each is a batch and, nearly, a block.
 const RECORD: usize = 60_000;
+/// Bytes of a large one, and how many of them are more than the default credit.
+const LARGE: usize = 900_000;
+const MANY: usize = 48;
 
-fn config(places: &[Place], index: usize) -> PathBuf {
+fn config(places: &[Place], index: usize, more: &str) -> PathBuf {
     let place = &places[index];
     let id = index + 1;
     let data = place.data();
     let mut text =
-        format!("[node]\nid = {id}\ndata_dir = {data:?}\n[cluster]\nid = 7\nshards = 1\n");
+        format!("[node]\nid = {id}\ndata_dir = {data:?}\n[cluster]\nid = 7\nshards = 2\n");
     for (index, other) in places.iter().enumerate() {
         let (id, address) = (index + 1, other.address());
         text.push_str(&format!(
             "[[cluster.nodes]]\nid = {id}\naddress = \"{address}\"\n"
         ));
     }
-    text.push_str("[log]\nsegment_bytes = 8388608\nmax_block_bytes = 65536\n");
-    text.push_str(&format!("[link]\ninitial_credit_bytes = {CREDIT}\n"));
+    text.push_str("[log]\nsegment_bytes = 8388608\n");
+    text.push_str(more);
     let path = place.directory.path().join("node.toml");
     fs::write(&path, text).expect("the configuration is written");
     path
@@ -64,10 +67,23 @@ fn resident(node: &Node) -> usize {
         * 1024
 }
 
-/// Appends so many records and waits until a majority holds each.
-fn append(producer: &Producer, records: usize) {
+/// Three nodes of two logs, the first of which node 1 leads, and a producer of one record a batch.
+fn set(more: &str) -> (Vec<Place>, Vec<Node>, Producer) {
+    let places: Vec<Place> = (0..3).map(|_| Place::new()).collect();
+    let start = |index: usize| Node::start(&config(&places, index, more), &places[index].address());
+    let nodes: Vec<Node> = (0..3).map(start).collect();
+    wait_for("an open epoch", &nodes[0], |status| {
+        status["shards"][0]["role"] == "leader"
+    });
+    let producer = ProducerConfig::new().level(Level::Quorum).timeout(PATIENCE);
+    let producer = Producer::connect([&nodes[0].address[..]], &producer.max_batch_records(1));
+    (places, nodes, producer.expect("the node answers"))
+}
+
+/// Appends so many records to a shard and waits until a majority holds each.
+fn append(producer: &Producer, shard: u16, records: usize, bytes: usize) {
     let send = |_| {
-        let record = NewRecord::new(vec![7; RECORD]).shard(0).timestamp_us(1);
+        let record = NewRecord::new(vec![7; bytes]).shard(shard).timestamp_us(1);
         producer.send(record).expect("there is room")
     };
     let waiting: Vec<_> = (0..records).map(send).collect();
@@ -111,22 +127,17 @@ fn is_level(status: &Value) -> bool {
     })
 }
 
-/// S-83, S-99, Q-15
+/// Nor does it hold up the other log.
+///
+/// S-83, S-99, Q-15, H-13, H-18
 #[test]
 fn a_stopped_process_costs_its_leader_no_memory_and_nobody_time() {
-    let places: Vec<Place> = (0..3).map(|_| Place::new()).collect();
-    let start = |index: usize| Node::start(&config(&places, index), &places[index].address());
-    let nodes: Vec<Node> = (0..3).map(start).collect();
+    let small = format!("max_block_bytes = 65536\n[link]\ninitial_credit_bytes = {CREDIT}\n");
+    let (_places, nodes, producer) = set(&small);
     let [leader, stopped] = [&nodes[0], &nodes[2]];
-    wait_for("an open epoch", leader, |status| {
-        status["shards"][0]["role"] == "leader"
-    });
-    let producer = ProducerConfig::new().level(Level::Quorum).timeout(PATIENCE);
-    let producer = Producer::connect([&leader.address[..]], &producer.max_batch_records(1));
-    let producer = producer.expect("the node answers");
     // What the process uses under load anyway is in its memory from here on.
     for _ in 0..6 {
-        append(&producer, 64);
+        append(&producer, 0, 64, RECORD);
     }
     wait_for("all to hold the same", leader, is_level);
 
@@ -136,7 +147,7 @@ fn a_stopped_process_costs_its_leader_no_memory_and_nobody_time() {
     let (mut most, mut grown) = (before, 0);
     while grown < GROWTH || since.elapsed() < STILL {
         assert!(since.elapsed() < PATIENCE, "only {grown} bytes appended");
-        append(&producer, if grown < GROWTH { 64 } else { 1 });
+        append(&producer, 0, if grown < GROWTH { 64 } else { 1 }, RECORD);
         most = most.max(resident(leader));
         let status = leader.status();
         grown = written(&status) - from;
@@ -150,6 +161,33 @@ fn a_stopped_process_costs_its_leader_no_memory_and_nobody_time() {
     println!("held {above} bytes more at most, the log grew by {grown}");
     assert!(above <= CREDIT + MARGIN, "{above} bytes above {before}");
 
+    append(&producer, 1, 64, RECORD);
+    assert_eq!(link(&leader.status(), 2)["status"], "replicating");
+
+    signal(stopped, libc::SIGCONT);
+    wait_for("the follower to have caught up", leader, is_level);
+    drop(producer);
+    for node in nodes {
+        assert!(node.stop().success());
+    }
+}
+
+/// Batches of nearly a megabyte, more of them than the credit of the stopped follower: the other
+/// one and the leader commit them all.
+///
+/// H-56
+#[test]
+fn large_batches_to_a_stopped_process_hold_up_nobody() {
+    let (_places, nodes, producer) = set("");
+    let [leader, stopped] = [&nodes[0], &nodes[2]];
+    append(&producer, 0, 1, LARGE);
+    wait_for("all to hold the same", leader, is_level);
+    signal(stopped, libc::SIGSTOP);
+    append(&producer, 0, MANY, LARGE);
+    let status = leader.status();
+    assert_eq!(link(&status, 2)["status"], "replicating", "{status:#}");
+    let lacks = &link(&status, 3)["lag"]["records"];
+    assert!(lacks.as_u64() >= Some(1), "{status:#}");
     signal(stopped, libc::SIGCONT);
     wait_for("the follower to have caught up", leader, is_level);
     drop(producer);

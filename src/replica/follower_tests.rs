@@ -10,6 +10,9 @@ use crate::wire::body::{
 };
 use crate::wire::code::Code;
 
+#[path = "table_tests.rs"]
+mod table;
+
 const DATA: ConnectionId = ConnectionId(1);
 const CONTROL: ConnectionId = ConnectionId(2);
 const NOW: Time = Time(1_000_000);

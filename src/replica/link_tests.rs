@@ -566,6 +566,8 @@ fn a_stuck_socket_costs_one_bounded_queue() {
 }
 
 /// Lag is measured from a block's tick to the ack that covers it.
+///
+///
 #[test]
 fn lag_is_measured_per_block() {
     let mut net = Net::founded(2);

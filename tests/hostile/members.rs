@@ -25,6 +25,18 @@ pub const FOLLOWED: u16 = 3;
 /// The number of the question that shows whether a connection goes on.
 const STILL_THERE: u64 = u64::MAX - 1;
 
+/// Fields of a block's header that say what its batches say, and where they lie: another value
+/// under a good CRC contradicts the batches.
+const CONTRADICTIONS: [(&str, usize); 7] = [
+    ("used_len", 20),
+    ("batch_count", 24),
+    ("record_count", 28),
+    ("base_offset", 44),
+    ("end_offset", 52),
+    ("max_timestamp", 74),
+    ("last_tick", 82),
+];
+
 /// A frame of a type that nobody knows: it is answered, whatever the connection is.
 fn unknown() -> Vec<u8> {
     let mut bytes = vec![0; FRAME_HEADER];
@@ -315,6 +327,14 @@ impl Dialing<'_> {
             }
         }
         self.witness.works_soon();
+        for (field, at) in CONTRADICTIONS {
+            let outcome = led.push(self, |block| {
+                block[at] ^= 1;
+                seal_block(block);
+            });
+            let refused = ["BadCrc", "BadFrame", "BadCrc + close", "BadFrame + close"];
+            assert!(refused.contains(&outcome.as_str()), "{field}: {outcome}");
+        }
         for bit in 0..8 * (BLOCK_HEADER + BATCH_HEADER + 40) {
             let outcome = led.push(self, |block| block[bit / 8] ^= 1 << (bit % 8));
             assert_eq!(outcome, "BadCrc", "byte {} of the run", bit / 8);
