@@ -9,6 +9,7 @@
 //! | `GET /healthz` | 200 `ok`, or 503 with the reasons, one a line (`admin/health.rs`) |
 //! | `GET /status` | the status as JSON, as `millrace status --json` prints it |
 //! | `GET /metrics` | everything that has a number, in OpenMetrics text |
+//! | `POST /finalize` | finalizes the cluster at this node; needs `node.admin_control` |
 //! | `POST /links/PEER/pause`, `.../resume` | what came of it; needs `node.admin_control` |
 //!
 //! Read `admin/http.rs` next, then `admin/metrics.rs`.

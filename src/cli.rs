@@ -7,6 +7,7 @@
 mod append;
 mod check;
 mod diverge;
+mod finalize;
 mod lines;
 mod link;
 mod log;
@@ -46,6 +47,8 @@ enum Command {
     Link(link::Arguments),
     /// Hand the leadership of a shard to another node, without an append that fails.
     Promote(promote::Arguments),
+    /// Show what all nodes of a cluster can, and make that a fact of the cluster after an upgrade.
+    Finalize(finalize::Arguments),
     /// Show where logs of two nodes differ, and settle whose blocks stay.
     Diverge(diverge::Arguments),
     /// Show what is damaged on a node's disk, have its logs read again, and see them repaired.
@@ -197,6 +200,7 @@ pub fn run() -> ExitCode {
         Command::Status(arguments) => status::run(&arguments),
         Command::Link(arguments) => link::run(&arguments),
         Command::Promote(arguments) => promote::run(&arguments),
+        Command::Finalize(arguments) => finalize::run(&arguments),
         Command::Diverge(arguments) => diverge::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),
         Command::Salvage(arguments) => salvage::run(&arguments),

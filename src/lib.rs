@@ -29,6 +29,10 @@
 //!   timeout. That decides who tries when; safety rests on the durable promises alone.
 //! * `TakeOver` hands a leadership over: the leader holds its appends back until the receiver has
 //!   all its blocks, and goes on itself if the other one does not open an epoch in time.
+//! * What the cluster is finalized with stands in each node's `node.toml`: it is of the node, is
+//!   read before any log is, and an older version does not start with it. Each node is given the
+//!   order by itself and looks whether all others are connected and able, so one that was down is
+//!   never left behind, and the order may be repeated.
 //! * Peers prove a shared secret before any other frame counts; the side that dialed proves first,
 //!   so that a stranger gets nothing made with the secret. Clients prove nothing.
 //! * `FetchOk` answers `Fetch`. It is admitted by the rule that admits `Replicate`.

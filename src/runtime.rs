@@ -19,6 +19,7 @@ mod handoff;
 pub mod identity;
 mod lane;
 mod local;
+mod members;
 mod metronome;
 mod node;
 mod peer;
@@ -37,10 +38,12 @@ mod twins;
 
 use crate::config::{Config, ConfigError};
 use crate::snapshot::{Board, Mailbox, Slot};
+use crate::wire::capability::Capabilities;
 use crate::wire::trust::Secrets;
 use executor::{BLOCKING_THREADS, Prepared};
 use files::Place;
 use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
+use members::Members;
 use metronome::Metronome;
 use node::{Counters, Node};
 use socket2::Socket;
@@ -95,13 +98,13 @@ pub fn serve(
     let secrets = secret::read(&config)?;
     preflight::data_directory(&config.node.data_dir)?;
     let lock = identity::lock(&config.node.data_dir)?;
-    identity::check(&config, true)?;
+    let finalized = identity::check(&config, true)?;
     secret::warn_of_none(&config, &addresses);
     let sockets: Result<Vec<Socket>, ConfigError> =
         addresses.into_iter().map(preflight::bind).collect();
     let sockets = sockets?;
     preflight::descriptors(config.cores.count);
-    let node = prepare_node(config, options, (cpus, secrets), lock)?;
+    let node = prepare_node(config, options, (cpus, secrets, finalized), lock)?;
     let logs = prepare_logs(&node)?;
     metronome::start(node.metronomes.clone()).map_err(thread_refused)?;
     let spares = node.spares.clone();
@@ -129,7 +132,7 @@ fn thread_refused(error: std::io::Error) -> ConfigError {
 fn prepare_node(
     config: Config,
     options: ServeOptions,
-    (cpus, secrets): (Vec<usize>, Option<Secrets>),
+    (cpus, secrets, finalized): (Vec<usize>, Option<Secrets>, Capabilities),
     lock: File,
 ) -> Result<Arc<Node>, ConfigError> {
     let directory = config.node.data_dir.join("spare");
@@ -147,6 +150,7 @@ fn prepare_node(
     Ok(Arc::new(Node {
         fingerprint: config.fingerprint(),
         secrets,
+        members: Members::new(&config, finalized),
         lock,
         spares: Arc::new(spares),
         metronomes: (0..cores).map(|_| Arc::new(Metronome::default())).collect(),

@@ -170,7 +170,9 @@ impl Shard {
                 connection,
                 channel,
                 dialed,
+                capabilities,
             } => {
+                self.replica.peer_can(peer, capabilities);
                 self.replica.peer_up(now, peer, connection, channel, dialed);
             }
             Event::PeerDown { connection } => {
@@ -183,9 +185,7 @@ impl Shard {
                 connection,
                 body,
                 payload,
-            } => {
-                self.on_frame(now, connection, body, payload, buffers);
-            }
+            } => self.on_frame(now, connection, body, payload, buffers),
             Event::Sent { connection, bytes } => {
                 self.answers.left(connection, bytes);
                 self.replica.payload_left(connection, bytes);

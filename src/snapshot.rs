@@ -22,6 +22,13 @@ pub trait Board: Send + Sync {
 
     /// The mailbox of each core.
     fn mailboxes(&self) -> &[Mailbox];
+
+    /// Finalizes the cluster, at this node, with all that it can: what came of it, or why not with
+    /// the mend. Writes to the disk.
+    fn finalize(&self) -> Result<String, String>;
+
+    /// Why no leadership can be handed to this node by its version, with the mend; none if one can.
+    fn why_no_hand_over(&self, to: NodeId) -> Option<String>;
 }
 
 /// A node as its cores last published themselves.

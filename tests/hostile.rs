@@ -156,7 +156,12 @@ fn a_member_that_dials() {
     for node in 0..2 {
         let mut witness = Witness::new(&nodes, node as u16);
         let mut dialing = Dialing::new(&nodes, node, &mut witness);
+        dialing.capabilities();
         dialing.hellos();
+        let unknown = || nodes.running[node].status()["counters"]["unknown_frames"].as_u64();
+        let before = unknown();
+        let sent = dialing.unknown();
+        assert_eq!(unknown(), before.map(|before| before + sent));
         dialing.frames();
         dialing.leads();
         tally.add(dialing.tally);

@@ -5,7 +5,7 @@
 //! ledger of every batch and its verifier walks every file afterwards. `scripts/kill` runs the
 //! first test and prints what it saw. Read `process/cluster.rs` for the nodes, `process/load.rs`
 //! for the load, `process/kills.rs` for the kills, `process/secret.rs` for nodes that prove a
-//! secret to one another.
+//! secret to one another, `process/versions.rs` for nodes of two versions.
 
 mod node;
 
@@ -19,8 +19,12 @@ mod elections;
 mod kills;
 #[path = "process/load.rs"]
 mod load;
+#[path = "process/older.rs"]
+mod older;
 #[path = "process/secret.rs"]
 mod secret;
+#[path = "process/versions.rs"]
+mod versions;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -103,7 +103,7 @@ fn bytes_that_are_no_frame_are_answered_and_end_the_connection() {
     });
 }
 
-/// S-43
+/// S-43, H-33
 #[test]
 fn an_unknown_frame_is_skipped_and_the_connection_goes_on() {
     with_node(|node| {

@@ -48,6 +48,7 @@ pub(super) async fn serve(admin: Admin, board: Arc<dyn Board>) {
         .route("/shards/{shard}/promote/{node}", post(promote))
         .route("/catch-up/{bytes_per_s}", post(catch_up))
         .route("/scrub/{action}", post(scrub))
+        .route("/finalize", post(finalize))
         .fallback(nothing)
         .with_state(desk);
     let served = match tokio::net::TcpListener::from_std(admin.listener) {
@@ -82,7 +83,7 @@ async fn metrics_page(State(desk): State<Desk>) -> Response {
 async fn nothing() -> Response {
     let text = "no such page; there are /healthz, /status, /metrics and, by POST, \
                 /links/PEER/pause, /links/PEER/resume, /shards/SHARD/promote/NODE, \
-                /catch-up/BYTES, /scrub/now and /scrub/repair";
+                /catch-up/BYTES, /scrub/now, /scrub/repair and /finalize";
     refuse(StatusCode::NOT_FOUND, text.to_owned())
 }
 
@@ -137,10 +138,13 @@ async fn promote(
                 &json!({ "shard": shard.0, "to": to.0, "text": text }),
             )
         }
-        Ok(_) => conflict(format!(
-            "node {to} cannot take shard {shard} over now; mend: name another member of a set that \
-             elects its leaders, one whose link replicates and lacks nothing"
-        )),
+        Ok(_) => conflict(match desk.board.why_no_hand_over(to) {
+            Some(why) => format!("shard {shard} cannot be handed over: {why}"),
+            None => format!(
+                "node {to} cannot take shard {shard} over now; mend: name another member of a set \
+                 that elects its leaders, one whose link replicates and lacks nothing"
+            ),
+        }),
     }
 }
 
@@ -190,6 +194,17 @@ async fn scrub(State(desk): State<Desk>, Path(action): Path<String>) -> Response
             };
             json_page(StatusCode::OK, &json!({ "logs": logs.len(), "text": text }))
         }
+    }
+}
+
+/// Finalizes the cluster, at this node.
+async fn finalize(State(desk): State<Desk>) -> Response {
+    if !desk.control {
+        return refuse(StatusCode::FORBIDDEN, ONLY_SHOWS.to_owned());
+    }
+    match desk.board.finalize() {
+        Ok(text) => json_page(StatusCode::OK, &json!({ "text": text })),
+        Err(why) => refuse(StatusCode::CONFLICT, why),
     }
 }
 

@@ -304,12 +304,26 @@ fn process(page: &mut Page<'_>, look: &Snapshot) -> fmt::Result {
         ("node", number("node")),
         ("cluster", number("cluster")),
         ("version", text("version")),
+        ("protocol", number("protocol")),
     ];
     let one = vec![(labels, Sample::Whole(1))];
     page.gauge("node_info", None, "The node: always 1", one)?;
     let uptime = status["uptime_s"].as_f64().unwrap_or_default();
     let rows = vec![(Vec::new(), Sample::Real(uptime))];
     page.gauge("uptime", Some(Unit::Seconds), "Time since the start", rows)?;
+    let names = |key: &str| status[key].as_array().into_iter().flatten();
+    let names = |key: &str| {
+        names(key)
+            .filter_map(|name| name.as_str())
+            .collect::<Vec<_>>()
+    };
+    let finalized = names("finalized");
+    let rows = names("capabilities").into_iter().map(|name| {
+        let labels = vec![("capability", name.to_owned())];
+        (labels, Sample::Whole(u64::from(finalized.contains(&name))))
+    });
+    let help = "What this node knows: 1 where the cluster is finalized with it";
+    page.gauge("capability_finalized", None, help, rows.collect())?;
     for (key, name, grows, help) in PROCESS {
         let value = status["counters"][key].as_u64();
         let rows = value.map(|value| (Vec::new(), Sample::Whole(value)));

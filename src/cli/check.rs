@@ -102,7 +102,10 @@ fn checks(config: Option<&Config>, directory: &Path) -> Vec<Check> {
     ];
     if let Some(config) = config {
         checks.push(("CPUs", plain(preflight::cpus(config).map(|_| ()))));
-        checks.push(("identity", plain(identity::check(config, false))));
+        checks.push((
+            "identity",
+            plain(identity::check(config, false).map(|_| ())),
+        ));
         checks.push(("secret", plain(secret::read(config).map(|_| ()))));
         let free = preflight::addresses(config).and_then(|all| {
             all.into_iter()

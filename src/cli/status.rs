@@ -30,7 +30,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(status: &Value) -> io::Result<()> {
+/// Who the node is, and its version with what that can.
+fn print_node(status: &Value) -> io::Result<()> {
     say(format_args!(
         "node {} of cluster {} ({}), millrace {}, up {} s",
         cell(&status["node"]),
@@ -39,6 +40,24 @@ fn print(status: &Value) -> io::Result<()> {
         cell(&status["version"]),
         status["uptime_s"].as_f64().unwrap_or(0.0).round()
     ))?;
+    let names = |key: &str| {
+        let names = status[key].as_array().into_iter().flatten();
+        let names: Vec<&str> = names.filter_map(Value::as_str).collect();
+        match names.is_empty() {
+            true => "nothing".to_owned(),
+            false => names.join(" "),
+        }
+    };
+    say(format_args!(
+        "protocol {}, knows {}, finalized with {}",
+        cell(&status["protocol"]),
+        names("capabilities"),
+        names("finalized")
+    ))
+}
+
+fn print(status: &Value) -> io::Result<()> {
+    print_node(status)?;
     let shards = [
         ("origin", &["origin"][..]),
         ("shard", &["shard"]),
@@ -128,7 +147,7 @@ fn short(cause: &str) -> &str {
     end.map_or(cause, |end| &cause[.."refused: ".len() + end])
 }
 
-fn cell(value: &Value) -> String {
+pub(super) fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) if text.is_empty() => "-".to_owned(),
@@ -149,7 +168,7 @@ fn age(ms: u64) -> String {
     }
 }
 
-fn table(columns: &[(&str, &[&str])], rows: &Value) -> io::Result<()> {
+pub(super) fn table(columns: &[(&str, &[&str])], rows: &Value) -> io::Result<()> {
     let mut lines = vec![
         columns
             .iter()

@@ -3,10 +3,12 @@
 use super::election::Election;
 use super::test_kit::{Net, TestLog, config};
 use super::{Config, LogView, Output, Promise, Replica, Role, SaveToken};
+use crate::limits::HANDOVER_MS;
 use crate::types::{BlockNo, ConnectionId, Epoch, NodeId, Time};
 use crate::wire::body::{
     Body, Channel, CreditLimits, Nack, Ping, Position, ReplicaMemory, TakeOver, Where,
 };
+use crate::wire::capability::Capabilities;
 use crate::wire::code::Code;
 
 const NOW: Time = Time(1_000_000);
@@ -393,6 +395,32 @@ fn a_hand_over_waits_until_all_is_committed() {
     net.advance(100_000);
     assert_eq!(leaders(&net), [2]);
     assert!(!net.node(1).replica.hands_over());
+}
+
+/// A member of a version that does not know the frame is never sent it: not by an order, and not
+/// when it would be given its shard back. Once it knows it, it is.
+///
+/// H-73
+#[test]
+fn a_member_that_does_not_know_the_frame_is_not_told_to_take_over() {
+    let mut net = founded();
+    net.append(1, &[1]);
+    net.run();
+    let (now, it) = (net.now, net.node(1));
+    it.replica.peer_can(NodeId(3), Capabilities::NONE);
+    assert_eq!(it.replica.can_promote(NodeId(3), &it.log), Some(false));
+    assert!(!it.replica.promote(now, NodeId(3), &it.log));
+    assert!(it.replica.promote(now, NodeId(2), &it.log), "who knows it");
+    net.advance(100_000);
+    assert_eq!(leaders(&net), [2]);
+    let none = Capabilities::NONE;
+    net.node(2).replica.peer_can(NodeId(1), none);
+    net.advance(2 * HANDOVER_MS * 1000);
+    assert_eq!(leaders(&net), [2], "the preferred one is an older one");
+    let here = Capabilities::HERE;
+    net.node(2).replica.peer_can(NodeId(1), here);
+    net.advance(2 * HANDOVER_MS * 1000);
+    assert_eq!(leaders(&net), [1]);
 }
 
 /// Who does not take over in time leaves the leader in its place.

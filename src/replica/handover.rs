@@ -2,15 +2,19 @@
 //!
 //! The leader takes no more appends (its owner holds them back), waits until the other one has all
 //! its blocks and they are committed, and tells it to take over. If nothing has come of it within
-//! an election timeout it goes on as before. A leader that is not the preferred one hands over by
+//! an election timeout it goes on as before. A member of a version that does not know `TakeOver` is
+//! never sent one: it leads only by an election. A leader that is not the preferred one hands over
+//! by
 //! itself once the preferred one has been caught up for a while. Read `election.rs` first.
 
+use super::Replica;
 use super::leader::Leader;
-use super::progress::Stage;
+use super::progress::{Link, Stage};
 use super::state::State;
 use super::view::LogView;
 use crate::types::{NodeId, Time};
 use crate::wire::body::{ReplicaMemory, TakeOver};
+use crate::wire::capability::{Capabilities, Capability};
 use crate::wire::message::Message;
 
 /// Blocks that a member may lack and still count as caught up.
@@ -24,9 +28,24 @@ pub struct Handing {
     told: bool,
 }
 
+impl Replica {
+    /// What a peer said that it can, at each of its connections before `peer_up`.
+    pub fn peer_can(&mut self, peer: NodeId, capabilities: Capabilities) {
+        let links = self.leader.iter_mut().flat_map(|leader| &mut leader.links);
+        for link in links.filter(|link| link.peer == peer) {
+            link.capabilities = capabilities;
+        }
+    }
+}
+
+/// Whether the follower knows the frame that hands a leadership over.
+fn takes_over(link: &Link) -> bool {
+    link.capabilities.has(Capability::TakeOver)
+}
+
 impl Leader {
-    /// Begins to hand over to `to`. False if this node does not lead, or that one lags or is none
-    /// of the others.
+    /// Begins to hand over to `to`. False if this node does not lead, or that one lags, is none
+    /// of the others or does not know the frame.
     pub(super) fn promote(
         &mut self,
         now: Time,
@@ -50,13 +69,14 @@ impl Leader {
     /// Whether a hand-over to `to` could begin now.
     pub(super) fn can_promote(&self, to: NodeId, state: &State, view: &dyn LogView) -> bool {
         let able = state.config.electing && self.is_open() && self.handing.is_none();
-        able && self.is_caught_up(to, view)
+        able && self.may_take_over(to, view)
     }
 
-    fn is_caught_up(&self, node: NodeId, view: &dyn LogView) -> bool {
+    fn may_take_over(&self, node: NodeId, view: &dyn LogView) -> bool {
         let link = self.links.iter().find(|link| link.peer == node);
         link.is_some_and(|link| {
-            link.stage >= Stage::Probing
+            takes_over(link)
+                && link.stage >= Stage::Probing
                 && link.counts(self.epoch)
                 && link.stopped.is_none()
                 && !link.operator_pause
@@ -84,7 +104,8 @@ impl Leader {
         let end = view.log_end();
         let link = self.links.iter().find(|link| link.peer == handing.to);
         let ready = link.filter(|link| {
-            link.matched == end && link.memory == ReplicaMemory::Whole && !handing.told
+            let whole = link.memory == ReplicaMemory::Whole;
+            takes_over(link) && link.matched == end && whole && !handing.told
         });
         let all_there = view.is_sealed() && state.high_watermark == end;
         if let Some(connection) = ready.and_then(|link| link.data).filter(|_| all_there) {
@@ -104,7 +125,8 @@ impl Leader {
             return;
         }
         let able = self.links.iter().filter(|link| {
-            link.counts(self.epoch)
+            takes_over(link)
+                && link.counts(self.epoch)
                 && link.stopped.is_none()
                 && link.memory == ReplicaMemory::Whole
                 && link.data.is_some()
@@ -120,7 +142,7 @@ impl Leader {
 
     fn prefer(&mut self, now: Time, state: &mut State, view: &dyn LogView) {
         let preferred = state.config.leader;
-        if preferred == state.config.node || !self.is_caught_up(preferred, view) {
+        if preferred == state.config.node || !self.may_take_over(preferred, view) {
             self.caught_up_since = None;
             return;
         }

@@ -15,6 +15,7 @@ use super::view::LogView;
 use crate::types::{BlockNo, ConnectionId, Epoch, Lent, NodeId, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{CreditLimits, Nack, PauseReason, Position, ReplicaMemory};
+use crate::wire::capability::Capabilities;
 use crate::wire::code::Code;
 use std::collections::VecDeque;
 
@@ -138,6 +139,8 @@ pub struct Link {
     pub peer: NodeId,
     pub data: Option<ConnectionId>,
     pub control: Option<ConnectionId>,
+    /// What it said at its last connection that it can.
+    pub capabilities: Capabilities,
     pub stage: Stage,
     pub dialing: bool,
     pub retry_at: Option<Time>,
@@ -198,6 +201,7 @@ impl Link {
             peer,
             data: None,
             control: None,
+            capabilities: Capabilities::NONE,
             stage: Stage::Down,
             dialing: false,
             retry_at: Some(Time(0)),

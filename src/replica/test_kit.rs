@@ -13,6 +13,7 @@ use crate::types::{BlockNo, ConnectionId, Epoch, NodeId};
 use crate::types::{Tick, Time};
 use crate::wire::block::BlockHeader;
 use crate::wire::body::{Body, Channel, CreditLimits, ReplicaMemory};
+use crate::wire::capability::Capabilities;
 use crate::wire::code::Code;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -233,6 +234,7 @@ impl Net {
         let now = self.now;
         for (end, peer, dialed) in [(from, to, true), (to, from, false)] {
             let it = self.nodes.get_mut(&end).expect("a node");
+            it.replica.peer_can(peer, Capabilities::HERE);
             it.replica.peer_up(now, peer, id, channel, dialed);
         }
         id

@@ -17,6 +17,7 @@ use crate::shard::Event;
 use crate::shard::status::Refused;
 use crate::types::{LogId, NodeId};
 use crate::wire::body::{Body, Channel, Hello, PROTOCOL, Trusted};
+use crate::wire::capability::Capabilities;
 use crate::wire::code::Code;
 use glommio::net::TcpStream;
 use glommio::timer::sleep;
@@ -236,6 +237,9 @@ async fn greet(
         let nodes = [u64::from(ok.node.0), u64::from(node.0)];
         return Err(Distrust::Here((Code::WrongNode, nodes)));
     }
+    let said = Capabilities::from_bits(ok.capabilities);
+    let members = &core.node.members;
+    members.check(node, said).map_err(Distrust::Here)?;
     if core.node.secrets.is_some() {
         connection.send_body(Trusted {}, 0, log);
     }

@@ -1,16 +1,20 @@
-//! Whose data directory it is: `node.toml`, written once, and the lock of the running process.
+//! Whose data directory it is: `node.toml`, and the lock of the running process.
 //!
-//! A data directory belongs to one node of one cluster with one number of shards, for ever; one
-//! process at a time uses it. The lock is the kernel's (`flock`), so it ends with the process,
-//! however that ends.
+//! A data directory belongs to one node of one cluster with one number of shards, for ever; that is
+//! written once. What the cluster is finalized with (`wire/capability.rs`) is written beside it and
+//! only grows: it is of the node, not of one log, it must be read before anything else of the
+//! directory, and a version that does not know the file's words refuses to start, so a downgrade
+//! ends before it touches a log. One process at a time uses the directory. The lock is the kernel's
+//! (`flock`), so it ends with the process, however that ends.
 
 use super::files::{create_directory, rename_new, sync_directory};
 use crate::config::{Config, ConfigError, Kind};
+use crate::wire::capability::Capabilities;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long a dead process's last writes may take before its lock counts as that of a live one.
@@ -29,6 +33,9 @@ struct Identity {
     /// Directories of before there was a choice are a set's.
     #[serde(default = "set")]
     kind: String,
+    /// Names of the capabilities that the cluster is finalized with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    finalized: Vec<String>,
 }
 
 fn set() -> String {
@@ -71,16 +78,10 @@ pub fn lock(directory: &Path) -> Result<File, ConfigError> {
 }
 
 /// Whether the directory belongs to the configured node; writes that down if nobody did before and
-/// `write` is set.
-pub fn check(config: &Config, write: bool) -> Result<(), ConfigError> {
+/// `write` is set. What its cluster is finalized with; refused if this version does not know that.
+pub fn check(config: &Config, write: bool) -> Result<Capabilities, ConfigError> {
     let directory = &config.node.data_dir;
-    let ours = Identity {
-        format: FORMAT,
-        cluster: config.cluster.id.0,
-        node: config.node.id.0,
-        shards: config.cluster.shards,
-        kind: config.cluster.kind.name().to_owned(),
-    };
+    let ours = of(config, Capabilities::NONE);
     let path = directory.join("node.toml");
     let fail = |error: &dyn std::fmt::Display, rule: &str, mend: &str| {
         let value = format!("{} ({error})", path.display());
@@ -96,13 +97,15 @@ pub fn check(config: &Config, write: bool) -> Result<(), ConfigError> {
                     mend,
                 )
             })?;
-            compare(directory, &found, &ours)
+            compare(directory, &found, &ours)?;
+            finalized(&path, &found)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if !write {
-                return Ok(());
+                return Ok(Capabilities::NONE);
             }
-            write_down(directory, &ours).map_err(|error| {
+            let written = write_down(directory, &ours);
+            written.map(|()| Capabilities::NONE).map_err(|error| {
                 fail(
                     &error,
                     "node.toml must be writable",
@@ -118,6 +121,41 @@ pub fn check(config: &Config, write: bool) -> Result<(), ConfigError> {
     }
 }
 
+/// What a node of this configuration writes down.
+fn of(config: &Config, finalized: Capabilities) -> Identity {
+    Identity {
+        format: FORMAT,
+        cluster: config.cluster.id.0,
+        node: config.node.id.0,
+        shards: config.cluster.shards,
+        kind: config.cluster.kind.name().to_owned(),
+        finalized: finalized.names(),
+    }
+}
+
+/// What a directory says that its cluster is finalized with.
+fn finalized(path: &Path, found: &Identity) -> Result<Capabilities, ConfigError> {
+    let names = found.finalized.iter().map(String::as_str);
+    Capabilities::from_names(names).map_err(|name| {
+        let value = format!("{} (finalized with {name})", path.display());
+        let rule = format!(
+            "a node has all that its cluster is finalized with, and millrace {} does not know this",
+            env!("CARGO_PKG_VERSION")
+        );
+        let mend = "start the version that finalized the cluster, or a newer one; nothing was \
+                    changed";
+        ConfigError::new("node.data_dir", value, &rule, mend)
+    })
+}
+
+/// Writes down, durably, that the cluster is finalized with these. The directory is this process's.
+pub(super) fn finalize(config: &Config, capabilities: Capabilities) -> io::Result<()> {
+    let directory = &config.node.data_dir;
+    let unfinished = write_unfinished(directory, &of(config, capabilities))?;
+    fs::rename(unfinished, directory.join("node.toml"))?;
+    sync_directory(directory)
+}
+
 fn compare(directory: &Path, found: &Identity, ours: &Identity) -> Result<(), ConfigError> {
     let facts = |identity: &Identity| {
         let Identity {
@@ -126,6 +164,7 @@ fn compare(directory: &Path, found: &Identity, ours: &Identity) -> Result<(), Co
             node,
             shards,
             kind,
+            finalized: _,
         } = identity;
         [
             ("format", "the version of millrace", format.to_string()),
@@ -149,11 +188,17 @@ fn compare(directory: &Path, found: &Identity, ours: &Identity) -> Result<(), Co
 
 fn write_down(directory: &Path, identity: &Identity) -> io::Result<()> {
     create_directory(directory)?;
+    let unfinished = write_unfinished(directory, identity)?;
+    rename_new(&unfinished, &directory.join("node.toml"))?;
+    sync_directory(directory)
+}
+
+/// Writes the file under another name, which is returned.
+fn write_unfinished(directory: &Path, identity: &Identity) -> io::Result<PathBuf> {
     let text = toml::to_string(identity).map_err(io::Error::other)?;
     let unfinished = directory.join("node.toml.new");
     let mut file = File::create(&unfinished)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    rename_new(&unfinished, &directory.join("node.toml"))?;
-    sync_directory(directory)
+    Ok(unfinished)
 }

@@ -3,11 +3,13 @@
 //! Read-only after the start but for counters and for the snapshots, which each core publishes
 //! about itself and others read. No core ever waits for another one here.
 
+use super::members::Members;
 use super::metronome::Metronome;
 use super::spares::Spares;
 use crate::config::Config;
 use crate::shard::ShardStatus;
 use crate::snapshot::{Board, CoreReport, Mailbox, Slot, Snapshot};
+use crate::types::NodeId;
 use crate::wire::trust::Secrets;
 use std::fs::File;
 use std::sync::Arc;
@@ -21,6 +23,8 @@ pub(super) struct Node {
     pub(super) fingerprint: u32,
     /// What members prove to each other, if the cluster has a secret.
     pub(super) secrets: Option<Secrets>,
+    /// What the other nodes can, and what the cluster is finalized with.
+    pub(super) members: Members,
     /// The lock of the data directory, held until the process ends.
     pub(super) lock: File,
     pub(super) spares: Arc<Spares>,
@@ -76,5 +80,13 @@ impl Board for Node {
 
     fn mailboxes(&self) -> &[Mailbox] {
         &self.mailboxes
+    }
+
+    fn finalize(&self) -> Result<String, String> {
+        self.members.finalize(&self.config)
+    }
+
+    fn why_no_hand_over(&self, to: NodeId) -> Option<String> {
+        self.members.why_no_hand_over(to)
     }
 }

@@ -5,6 +5,9 @@
 //! the one with the lower id dials it, and dials again with backoff. A Hello that names another
 //! protocol, cluster, node or other cluster facts is refused with both values; where the cluster
 //! has a secret, both sides prove that they know it before anything else is taken (`trust.rs`).
+//! Then
+//! a node that lacks what the cluster is finalized with is refused by whichever side sees it first
+//! (`members.rs`).
 //! Read `dial.rs` for the dialing side.
 
 use super::client::port_of;
@@ -17,6 +20,7 @@ use crate::limits;
 use crate::shard::Event;
 use crate::types::{BufferId, LogId, NodeId, ShardId};
 use crate::wire::body::{Body, Channel, Error, Hello, HelloOk, PROTOCOL};
+use crate::wire::capability::Capabilities;
 use crate::wire::code::Code;
 use crate::wire::frame::FrameHeader;
 use crate::wire::trust::HAS_SECRET;
@@ -59,12 +63,15 @@ async fn greet(
 ) -> Result<(), Distrust> {
     check(core, hello, log).map_err(Distrust::Here)?;
     trust::demand(core, connection, reader, (hello, log)).await?;
+    let said = Capabilities::from_bits(hello.capabilities);
+    let members = &core.node.members;
+    members.check(hello.node, said).map_err(Distrust::Here)?;
     let config = &core.node.config;
     let answer = HelloOk {
         protocol: PROTOCOL,
         node: config.node.id,
         cores: config.cores.count as u16,
-        capabilities: 0,
+        capabilities: Capabilities::HERE.bits(),
     };
     connection.send_body(answer, 0, log);
     trust::trusted(core, reader).await
@@ -157,6 +164,7 @@ pub(super) async fn serve(
         channel,
         dialed,
     });
+    let _connected = core.node.members.connected(node);
     for local in logs {
         introduce(core, connection, local);
     }
@@ -188,6 +196,7 @@ fn introduce(core: &Core, connection: &Connection, local: usize) {
             connection: connection.id,
             channel,
             dialed,
+            capabilities: core.node.members.said(node),
         };
         core.deliver(local, event);
     }
@@ -396,10 +405,11 @@ pub(super) fn hello(core: &Core, target: NodeId, channel: Channel) -> Hello {
         cores: config.cores.count as u16,
         core: core.index as u16,
         fingerprint: core.node.fingerprint,
-        capabilities: match core.node.secrets {
-            Some(_) => HAS_SECRET,
-            None => 0,
-        },
+        capabilities: Capabilities::HERE.bits()
+            | match core.node.secrets {
+                Some(_) => HAS_SECRET,
+                None => 0,
+            },
     }
 }
 

@@ -9,7 +9,8 @@ use crate::shard::ShardStatus;
 use crate::shard::status::{Account, DamageView, LinkStatus, LinkView, Role, ScrubView};
 use crate::snapshot::{CoreReport, ShardUsage, Slot, Snapshot};
 use crate::types::{BlockNo, LogId};
-use crate::wire::body::CreditLimits;
+use crate::wire::body::{CreditLimits, PROTOCOL};
+use crate::wire::capability::Capabilities;
 use crate::wire::record;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -45,6 +46,10 @@ fn json(node: &Node, statuses: &[ShardStatus], cores: &[Arc<CoreReport>]) -> Val
         "cluster": node.config.cluster.id.0,
         "kind": node.config.cluster.kind.name(),
         "version": env!("CARGO_PKG_VERSION"),
+        "protocol": PROTOCOL,
+        "capabilities": Capabilities::HERE.names(),
+        "finalized": node.members.finalized().names(),
+        "members": node.members.json(config),
         "uptime_s": node.started.elapsed().as_secs_f64(),
         "cores": node.config.cores.count,
         "core_handoffs": node.handoffs.iter().map(count).collect::<Vec<_>>(),

@@ -11,6 +11,7 @@ use crate::types::{
 };
 use crate::wal::op::{DiskOp, DiskResult};
 use crate::wire::body::{Body, Channel};
+use crate::wire::capability::Capabilities;
 use crate::wire::code::Code;
 use crate::wire::message::Message;
 
@@ -85,6 +86,8 @@ pub enum Event {
         channel: Channel,
         /// Whether this node dialed it.
         dialed: bool,
+        /// What the peer said that it can.
+        capabilities: Capabilities,
     },
     /// A peer connection is gone.
     PeerDown {

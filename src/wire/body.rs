@@ -43,7 +43,10 @@ use super::frame;
 use crate::limits::FRAME_HEADER;
 use crate::types::{BlockNo, Epoch, LogId, NodeId, Offset, OriginId};
 
-/// Version of the protocol, exchanged in Hello and Metadata (S-187).
+/// Version of the protocol, exchanged in Hello and Metadata (S-187). Nodes with two numbers refuse
+/// one another: what may differ between neighbouring versions is a capability (`capability.rs`,
+/// which
+/// says which change needs what), and this number stays.
 pub const PROTOCOL: u16 = 4;
 
 /// Limits that a receiver grants: absolute, cumulative per link and connection, never lowered.
@@ -201,7 +204,7 @@ frames! {
         core: u16,
         /// CRC over the cluster facts: shards, limits, node list.
         fingerprint: u32,
-        /// Bit set of optional features; 1: the sender has a secret (`trust.rs`).
+        /// What the sender can (`capability.rs`); bit 0: it has a secret (`trust.rs`).
         capabilities: u64,
     }
     /// Accepts a Hello.
@@ -212,7 +215,7 @@ frames! {
         node: NodeId,
         /// Cores the receiver listens with.
         cores: u16,
-        /// Bit set of optional features.
+        /// What the receiver can (`capability.rs`).
         capabilities: u64,
     }
     /// "Where are you?", and the request to promise `epoch` if it is higher than any promised.

@@ -3,6 +3,8 @@
 //! One list for the wire and for operators (H-79). Numbers are never reused. A code says what a
 //! receiver may do next; the numbers that belong to it travel beside it in the frame.
 
+use super::capability::Capabilities;
+
 /// What whoever gets a code may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
@@ -176,6 +178,9 @@ codes! {
     BlocksDamaged 41 Later
         "the blocks are damaged on this node's disk and being fetched from another one",
         "retry; see `millrace scrub` for what is damaged, and whether the other nodes are up";
+    LacksCapability 42 Final
+        "the cluster is finalized with what the refused node does not know",
+        "start the version of millrace that finalized the cluster, or a newer one, on that node";
 }
 
 impl Code {
@@ -190,6 +195,7 @@ impl Code {
             Code::WrongVersion | Code::WrongCluster | Code::WrongFingerprint => {
                 ["the refusing side's", "the refused side's"]
             }
+            Code::LacksCapability => ["finalized", "the refused side has"],
             Code::SecretMissing => ["the refusing side has", "the refused side has"],
             Code::WrongNode => ["it is", "taken for"],
             Code::TooLarge => ["it has", "at most"],
@@ -215,6 +221,10 @@ impl Code {
             (_, "") => number.to_string(),
             // As `millrace config` prints it.
             (Code::WrongFingerprint, _) => format!("{name}: {number:08x}"),
+            (Code::LacksCapability, _) => {
+                let names = Capabilities::from_bits(number).names().join(" ");
+                format!("{name}: {}", if number == 0 { "none" } else { &names })
+            }
             _ => format!("{name}: {number}"),
         };
         let one = !names[0].is_empty() && names[1].is_empty();

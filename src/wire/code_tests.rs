@@ -45,10 +45,17 @@ fn published_numbers_keep_their_names() {
         OutOfSync Diverged OverCredit MemoryLost WrongMembers Stopping Replaced SequenceGap \
         SequenceReused UnknownProducer ProducerFenced Truncated TooManyConnections LogBehind";
     assert_eq!(names.join(" "), published);
-    let names = [38, 39, 40].map(|number| Code::from_number(number).map(Code::name));
+    let names = [38, 39, 40, 41, 42].map(|number| Code::from_number(number).map(Code::name));
     assert_eq!(
         names,
-        ["WrongSecret", "SecretMissing", "RetentionFull"].map(Some)
+        [
+            "WrongSecret",
+            "SecretMissing",
+            "RetentionFull",
+            "BlocksDamaged",
+            "LacksCapability"
+        ]
+        .map(Some)
     );
 }
 
@@ -63,6 +70,11 @@ fn numbers_beside_a_code_are_named() {
     assert!(one.contains("quorum (level: 7); mend: "), "{one}");
     let bare = Code::LogFailed.explain([0, 0]);
     assert!(!bare.contains('('), "{bare}");
+    let lacks = Code::LacksCapability.explain([2, 0]);
+    assert!(
+        lacks.contains("(finalized: take_over, the refused side has: none)"),
+        "{lacks}"
+    );
     let prints = Code::WrongFingerprint.explain([0x00ab_cdef, 0xfe]);
     assert!(
         prints.contains("(the refusing side's: 00abcdef, the refused side's: 000000fe)"),

@@ -102,7 +102,8 @@ fn lengths_that_lie_are_refused() {
     );
 }
 
-/// S-43: frames of a type, version or flags that are not known here are skipped by their length,
+/// S-43, H-33: frames of a type, version or flags that are not known here are skipped by their
+/// length,
 /// and what follows is read.
 #[test]
 fn unknown_frames_are_skipped_by_length() {

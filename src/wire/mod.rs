@@ -7,6 +7,7 @@
 pub mod batch;
 pub mod block;
 pub mod body;
+pub mod capability;
 pub mod checkpoint;
 pub mod code;
 pub mod frame;

@@ -8,6 +8,7 @@
 use millrace::limits::{BATCH_HEADER, BLOCK_HEADER, FRAME_HEADER};
 use millrace::types::{LogId, NodeId, OriginId};
 use millrace::wire::body::{Body, Channel, Hello, PROTOCOL};
+use millrace::wire::capability::Capabilities;
 use millrace::wire::code::Code;
 use millrace::wire::frame;
 
@@ -147,6 +148,50 @@ impl Dialing<'_> {
         let answer = wire.next().expect("the Hello is answered");
         assert!(matches!(answer.body, Body::HelloOk(_)), "{answer:?}");
         wire
+    }
+
+    /// Whatever a node says that it can, it is let in: what this version has no name for is newer.
+    pub fn capabilities(&mut self) {
+        for bits in [0, 1 << 1, 1 << 63, u64::MAX - 1] {
+            let mut wire = Wire::open(&self.address);
+            let capabilities = bits;
+            let hello = Hello {
+                capabilities,
+                ..self.hello(Channel::Control)
+            };
+            wire.send_body(hello, 0, log(LED));
+            let answer = wire.next().expect("the Hello is answered");
+            let Body::HelloOk(ok) = &answer.body else {
+                panic!("{bits:x}: {answer:?}");
+            };
+            assert_eq!(ok.capabilities, Capabilities::HERE.bits());
+            self.tally.count("Hello", "capabilities", answer.name());
+        }
+        self.witness.works_soon();
+    }
+
+    /// A frame that nobody knows is skipped, answered and counted; the connection goes on (H-33).
+    pub fn unknown(&mut self) -> u64 {
+        let mut sent = 0;
+        for channel in [Channel::Data, Channel::Control] {
+            let mut wire = self.open(channel, log(LED));
+            for payload in [0, 1, 100_000] {
+                let mut bytes = vec![0; FRAME_HEADER + 5];
+                frame::write_header(&mut bytes, 0x7d, NUMBER, log(LED), payload);
+                bytes.resize(bytes.len() + payload, 7);
+                wire.send(&bytes);
+                let own = |answer: &Answer| answer.correlation != NUMBER;
+                let answer = std::iter::from_fn(|| wire.next()).find(|answer| !own(answer));
+                let answer = answer.expect("it is answered");
+                assert_eq!(answer.refusal(), Some((Code::Unsupported, [0, 0])));
+                sent += 1;
+            }
+            assert!(until_still_there(&mut wire).1);
+            sent += 1;
+            self.tally.count("unknown", "skipped", "Unsupported");
+        }
+        self.witness.works_soon();
+        sent
     }
 
     /// What a Hello may get wrong: each is refused with its code and both values.

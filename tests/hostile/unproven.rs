@@ -254,7 +254,7 @@ pub fn dialed(nodes: &Nodes, tally: &mut Tally) {
         let Body::Hello(hello) = first.body else {
             panic!("a node begins with a Hello");
         };
-        assert_eq!(hello.capabilities, HAS_SECRET);
+        assert_eq!(hello.capabilities & HAS_SECRET, HAS_SECRET);
         let meeting = Meeting {
             hello,
             log: first.log,

@@ -13,6 +13,7 @@ use millrace::types::{
 use millrace::wire::batch::{self, ClientHalf, Kind, LeaderHalf};
 use millrace::wire::block::{self, BatchesCrc, BlockHeader};
 use millrace::wire::body::{Body, Channel, Position, Replicate, Where};
+use millrace::wire::capability::Capabilities;
 use millrace::wire::code::Code;
 
 use super::sim::buffers::SimBuffers;
@@ -102,6 +103,7 @@ impl Lone {
             connection: ConnectionId(self.connections),
             channel: Channel::Data,
             dialed: false,
+            capabilities: Capabilities::HERE,
         });
         let body = Where {
             epoch: Epoch(epoch),

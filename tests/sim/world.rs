@@ -19,6 +19,7 @@ use super::verdict::{Checked, Name, Verdict, ensure};
 use millrace::shard::Event;
 use millrace::types::{ConnectionId, Ticket};
 use millrace::wire::body::{Body, Channel};
+use millrace::wire::capability::Capabilities;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -314,6 +315,7 @@ impl World {
                         connection,
                         channel,
                         dialed,
+                        capabilities: Capabilities::HERE,
                     },
                 )
             }

@@ -17,6 +17,7 @@ use millrace::shard::{Action, Event, Part, Request, Role, Shard, ShardConfig, Sh
 use millrace::types::{ConnectionId, Epoch, Level, NodeId, Offset, OriginId, ReadLevel, Time};
 use millrace::wire::block::{self, BlockHeader};
 use millrace::wire::body::{Body, Channel};
+use millrace::wire::capability::Capabilities;
 use std::collections::{BTreeMap, BTreeSet};
 
 const SELF: NodeId = NodeId(2);
@@ -280,6 +281,7 @@ impl Life {
             connection,
             channel: peer.channel,
             dialed: peer.dialed,
+            capabilities: Capabilities::HERE,
         });
     }
 
