@@ -101,6 +101,9 @@
 //! * A scrub ends with a `Replicate` of no blocks to each follower that has all of them, which is
 //!   refused if the follower's last committed block is another one: replicas are compared by
 //!   content without a frame of its own.
+//! * A leader that finds the newest segment damaged at its start begins behind what it can prove:
+//! what
+//!   it alone had acknowledged at `leader` from there on is lost, as with its disk.
 //! * A lost write of the newest blocks cannot be told from a write that never was, on the node that
 //!   lost it; those below `scan_from` and the high watermark of the checkpoint are missed.
 //! * The admin thread wakes no core: its orders wait in a mailbox that the core's watch task looks

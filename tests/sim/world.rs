@@ -179,6 +179,10 @@ impl World {
         }
         self.note(format_args!("n{node} starts"));
         self.nodes[node].start(self.now_us, &self.options);
+        if !self.nodes[node].rot.is_empty() && node == self.leader() {
+            // The end of its log may be damaged: what only it held from there on is gone.
+            self.checker.leader_lost_memory();
+        }
         self.net.started(self.now_us, node);
         self.pump(node)
     }
