@@ -46,6 +46,7 @@ use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
 use members::Members;
 use metronome::Metronome;
 use node::{Counters, Node};
+use preflight::Connections;
 use socket2::Socket;
 use spares::Spares;
 use std::fs::File;
@@ -103,8 +104,14 @@ pub fn serve(
     let sockets: Result<Vec<Socket>, ConfigError> =
         addresses.into_iter().map(preflight::bind).collect();
     let sockets = sockets?;
-    preflight::descriptors(config.cores.count);
-    let node = prepare_node(config, options, (cpus, secrets, finalized), lock)?;
+    let connections = preflight::descriptors(&config)?;
+    let found = Found {
+        cpus,
+        secrets,
+        finalized,
+        connections,
+    };
+    let node = prepare_node(config, options, found, lock)?;
     let logs = prepare_logs(&node)?;
     metronome::start(node.metronomes.clone()).map_err(thread_refused)?;
     let spares = node.spares.clone();
@@ -129,12 +136,26 @@ fn thread_refused(error: std::io::Error) -> ConfigError {
     )
 }
 
+/// What a start found, for the whole node.
+struct Found {
+    cpus: Vec<usize>,
+    secrets: Option<Secrets>,
+    finalized: Capabilities,
+    connections: Connections,
+}
+
 fn prepare_node(
     config: Config,
     options: ServeOptions,
-    (cpus, secrets, finalized): (Vec<usize>, Option<Secrets>, Capabilities),
+    found: Found,
     lock: File,
 ) -> Result<Arc<Node>, ConfigError> {
+    let Found {
+        cpus,
+        secrets,
+        finalized,
+        connections,
+    } = found;
     let directory = config.node.data_dir.join("spare");
     let logs = config.cluster.logs().count();
     let spares = Spares::open(&directory, config.log.segment_bytes, logs);
@@ -164,6 +185,7 @@ fn prepare_node(
         boot_id: boot_id(),
         new_member: options.new_member,
         cpus,
+        connections,
         config,
     }))
 }

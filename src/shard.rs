@@ -402,6 +402,10 @@ impl Shard {
                 self.note_committed(self.replica.high_watermark());
                 self.pending.durable(self.log.durable_end());
                 self.pending.committed(self.replica.high_watermark());
+                if recovered.memory == RecoveredMemory::Lost && self.config.wal.members.len() > 1 {
+                    let text = Message::MemoryLost.meaning().to_owned();
+                    self.notice(Message::MemoryLost, text);
+                }
                 if let Some(torn) = recovered.torn {
                     self.counters.blocks_cut += torn.blocks;
                     let text = format!("cut a torn tail: {} from block {}", torn.blocks, torn.from);

@@ -20,6 +20,7 @@ use std::fs;
 use std::io::{Read as _, Write};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Recent blocks, blocks in flight, fragments of the allocator.
@@ -235,7 +236,8 @@ fn a_client_above_the_bound_is_told_so_though_idle_connections_hold_every_place(
     assert!(node.stop().success());
 }
 
-/// Without descriptors for more connections the node says so, counts them, and goes on.
+/// Without descriptors for more connections the node says so, counts them, and goes on: its log
+/// finds those that it needs for the segments to come, whoever connects.
 #[test]
 fn connections_that_find_no_descriptor_are_told_and_counted() {
     let place = Place::new();
@@ -262,13 +264,32 @@ fn connections_that_find_no_descriptor_are_told_and_counted() {
     let connect = |_| TcpStream::connect(&node.address).expect("the kernel takes it");
     let many: Vec<_> = (0..120).map(connect).collect();
     let until = Instant::now() + PATIENCE;
-    let told = || fs::read_to_string(&said).is_ok_and(|said| said.contains("NotAccepted"));
+    let full = |said: String| said.contains("NotAccepted") || said.contains("ConnectionsFull");
+    let told = || fs::read_to_string(&said).is_ok_and(full);
     while !told() {
         assert!(Instant::now() < until, "nothing was said");
         std::thread::sleep(Duration::from_millis(20));
     }
+    let lines = "x".repeat(900_000) + "\n";
+    let mut append = node::millrace();
+    append.args(["append", "--node", &node.address, "--shard", "0"]);
+    let mut append = append
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let mut input = append.stdin.take().expect("piped");
+    for _ in 0..30 {
+        input.write_all(lines.as_bytes()).expect("it reads on");
+    }
+    drop(input);
+    assert!(
+        append.wait().expect("it ends").success(),
+        "the log has rolled six times"
+    );
     drop(many);
     is_served(&node, 0);
+    assert_eq!(node.status()["shards"][0]["failed"], "");
     let refused = node.status()["counters"]["connections_refused"].clone();
     assert!(refused.as_u64() > Some(0), "{refused} were counted");
     assert!(node.stop().success());

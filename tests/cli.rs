@@ -5,6 +5,9 @@
 
 mod node;
 
+use millrace::client::NewRecord;
+use millrace::client::driver::ProducerConfig;
+use millrace::client::driver::blocking::Producer;
 use node::{Node, Place, millrace, text};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -401,6 +404,44 @@ fn bytes_that_are_no_text_are_printed_exactly() {
         .collect();
     let null = serde_json::Value::Null;
     assert_eq!(exact, ["Yf8=".into(), "//4=".into(), "//79".into(), null]);
+}
+
+/// Two of one name, and such as are no text.
+#[test]
+fn labels_are_all_printed() {
+    let case = Case::new();
+    let producer = Producer::connect([&case.node.address[..]], &ProducerConfig::new());
+    let producer = producer.expect("the node answers");
+    let twice = NewRecord::new("v").label("a", "1").label("a", "2");
+    let bytes = NewRecord::new("v").label([0xFF], "1").label([0xFE], "2");
+    for record in [twice, bytes] {
+        let sent = producer.send(record).expect("it is small");
+        sent.wait().expect("it is appended");
+    }
+    let mut command = case.command("read", &["--format", "json"]);
+    let said = text(&command.output().unwrap().stdout);
+    let said: Vec<serde_json::Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(
+        said[0]["labels"],
+        serde_json::json!([["a", "1"], ["a", "2"]])
+    );
+    assert_eq!(said[0]["labels_base64"], serde_json::Value::Null);
+    let exact = serde_json::json!([["/w==", "MQ=="], ["/g==", "Mg=="]]);
+    assert_eq!(said[1]["labels_base64"], exact);
+}
+
+/// What a node still writes is nothing to judge.
+#[test]
+fn a_verifier_refuses_a_running_node() {
+    let case = Case::new();
+    let mut command = node::loadgen::loadgen();
+    let data = case._place.data();
+    command.arg("verify").arg("--data").arg(&data);
+    command.arg("--ledger").arg(data.join("none"));
+    ends(&command.output().unwrap(), 2, &["a node runs", "stop it"]);
 }
 
 #[test]

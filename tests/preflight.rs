@@ -238,3 +238,45 @@ fn a_check_takes_a_directory_that_a_start_would_create() {
     command.arg("--data-dir").arg(below);
     refuses(command, &["must be a directory that this user can write"]);
 }
+
+/// a limit of open files that cannot carry the logs is refused, by `check` as well.
+#[test]
+fn too_few_open_files() {
+    let place = Place::new();
+    let config = place.write_config(1, "");
+    let few = |mut command: Command| {
+        let limit = || {
+            let limit = libc::rlimit {
+                rlim_cur: 40,
+                rlim_max: 40,
+            };
+            // SAFETY: the call reads the struct that it is given.
+            match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: the closure makes one system call and touches no memory of the parent.
+        unsafe { command.pre_exec(limit) };
+        command
+    };
+    refuses(
+        few(serve(&config)),
+        &["limit of open files", "40", "ulimit -Hn"],
+    );
+    let mut check = millrace();
+    check.arg("check").arg("--config").arg(&config);
+    let output = node::finish(few(check));
+    assert_eq!(output.status.code(), Some(2));
+    let said = node::text(&output.stdout);
+    assert!(
+        said.contains("open files") && said.contains("ulimit -Hn"),
+        "{said}"
+    );
+}
+
+/// A device that never ends is no configuration.
+#[test]
+fn an_endless_file_is_no_configuration() {
+    refuses(serve(Path::new("/dev/zero")), &["--config", "at most"]);
+}

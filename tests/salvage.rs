@@ -102,9 +102,15 @@ fn a_damaged_log_without_peers_is_salvaged() {
     let before = files(&place.data());
 
     let node = Node::start(&config, &place.address());
-    let status = node.status();
-    let failed = status["shards"][0]["failed"].as_str().expect("a text");
-    assert!(failed.contains("millrace salvage"), "{failed}");
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let status = node.status();
+        let failed = status["shards"][0]["failed"].as_str().expect("a text");
+        if failed.contains("millrace salvage") {
+            break;
+        }
+        assert!(failed.is_empty() && Instant::now() < until, "{failed}");
+    }
     let busy = prints(&["salvage", "--config", &config_text, "--log", "7-0"], 2);
     assert!(busy.contains("one process at a time"), "{busy}");
     assert!(node.stop().success());
@@ -283,4 +289,81 @@ fn logs_that_differ_are_shown_and_settled() {
         |(_, bytes): &(PathBuf, Vec<u8>)| bytes.windows(10).any(|window| window == b"theirs too");
     assert!(kept.iter().any(theirs), "what was given up is kept");
     Pair::stop([leader, follower]);
+}
+
+/// Three nodes that elect their leaders; two lost their disks, and an operator said that they are
+/// new while the third was away, which holds what the set had committed. Nothing of it is cut, the
+/// leader says that the logs differ, and so does its health.
+#[test]
+fn a_member_that_holds_more_than_the_set_is_told_to_differ() {
+    let place = Place::new();
+    let port = ports::reserve(6);
+    let address = |node: u16| format!("127.0.0.1:{}", port + node);
+    let config = |node: u16| {
+        let mut text = format!(
+            "[node]\nid = {}\ndata_dir = {:?}\nadmin = \"127.0.0.1:{}\"\n[cluster]\nid = 7\n\
+             shards = 1\n[log]\nsegment_bytes = 4194304\n",
+            node + 1,
+            place.directory.path().join(format!("node-{node}")),
+            port + 3 + node
+        );
+        for other in 0..3 {
+            let (id, address) = (other + 1, address(other));
+            text += &format!("[[cluster.nodes]]\nid = {id}\naddress = \"{address}\"\n");
+        }
+        let path = place.directory.path().join(format!("{node}.toml"));
+        fs::write(&path, text).expect("the configuration is written");
+        path
+    };
+    let nodes = [0, 1, 2].map(|node| Node::start(&config(node), &address(node)));
+    for line in ["first", "second", "third"] {
+        append(&address(0), line);
+    }
+    for node in nodes {
+        assert!(node.stop().success());
+    }
+    for lost in [1, 2] {
+        let data = place.directory.path().join(format!("node-{lost}"));
+        fs::remove_dir_all(data).expect("it was there");
+    }
+    let anew = |node: u16| {
+        let mut command = millrace();
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(config(node))
+            .arg("--new-member");
+        Node::spawn(command, &address(node))
+    };
+    let others = [anew(1), anew(2)];
+    append(&address(1), "after");
+    let first = Node::start(&config(0), &address(0));
+    let differs = |node: &Node| {
+        let links = node.status()["links"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        links.iter().any(|link| !link["diverged_at"].is_null())
+    };
+    let until = Instant::now() + PATIENCE;
+    while !others.iter().chain([&first]).any(differs) {
+        assert!(Instant::now() < until, "{}", first.status());
+    }
+    let health = |node: u16| {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port + 3 + node));
+        let stream = stream.as_mut().expect("the HTTP port is open");
+        let request = "GET /healthz HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).expect("it listens");
+        let mut answer = String::new();
+        std::io::Read::read_to_string(stream, &mut answer).expect("it answers");
+        answer
+    };
+    let until = Instant::now() + PATIENCE;
+    while !(0..3).any(|node| health(node).contains("holds other blocks")) {
+        assert!(Instant::now() < until, "{}", health(1));
+    }
+    assert_eq!(read_local(&address(0)), "first\nsecond\nthird\n");
+    for node in others.into_iter().chain([first]) {
+        assert!(node.stop().success());
+    }
 }

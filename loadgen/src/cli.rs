@@ -4,8 +4,9 @@
 //! one line that names the flag and the mend. No logic here: each command is a module. Read
 //! `run.rs` next.
 
+use std::fs::{File, TryLockError};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -203,6 +204,7 @@ pub fn main() -> ExitCode {
 }
 
 fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
+    args.data.iter().try_for_each(|data| refuse_running(data))?;
     let ledger = Ledger::read_until(&args.ledger, args.acked);
     let ledger =
         ledger.map_err(|error| Failure::BadInput(format!("{}: {error}", args.ledger.display())))?;
@@ -215,6 +217,20 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
     }
     print(&verdict.text())?;
     Ok(verdict.holds())
+}
+
+/// A node that runs changes its files under the eyes of the verifier: it holds its directory's lock.
+fn refuse_running(data: &Path) -> Result<(), Failure> {
+    let Ok(lock) = File::open(data.join("lock")) else {
+        return Ok(());
+    };
+    match lock.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(Failure::BadInput(format!(
+            "{}: a node runs on this directory; mend: stop it first",
+            data.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Directories that are there, each once: a node held against itself proves nothing.

@@ -58,6 +58,12 @@ pub(super) fn reasons(snapshot: &Snapshot, now: Instant) -> Vec<String> {
                 ranges[0].0
             ));
         }
+        for (link, block) in shard.links.iter().filter_map(|l| Some((l, l.diverged_at?))) {
+            reasons.push(format!(
+                "log {log}: node {} holds other blocks at {block} or before: see `millrace diverge`",
+                link.peer
+            ));
+        }
         if shard.is_full {
             reasons.push(format!("log {log} has no space: its disk is full"));
         }

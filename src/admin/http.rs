@@ -235,7 +235,9 @@ fn outcome(peer: NodeId, action: &str, links: &[(LogId, bool)]) -> serde_json::V
     let text = match (action, links.len(), changed) {
         (_, 0, _) => format!("no log is shared with node {peer}: nothing to {action}"),
         ("pause", _, 0) => format!("the links with node {peer} were paused already"),
-        (_, _, 0) => format!("the links with node {peer} were not paused"),
+        (_, _, 0) => format!(
+            "this node has not paused the links with node {peer}; if they are, resume them there"
+        ),
         ("pause", all, _) => format!("{changed} of {all} links with node {peer} paused"),
         (_, all, _) => format!("{changed} of {all} links with node {peer} resumed"),
     };

@@ -6,6 +6,7 @@
 
 use super::{ConfigArguments, Failure, environment, say};
 use clap::Args;
+use millrace::admin;
 use millrace::config::{Config, ConfigError, list};
 use millrace::runtime::disk_check::{self, DiskSpeed};
 use millrace::runtime::{identity, preflight, secret};
@@ -101,6 +102,9 @@ fn checks(config: Option<&Config>, directory: &Path) -> Vec<Check> {
         ("data directory", data),
     ];
     if let Some(config) = config {
+        let files = preflight::descriptors(config)
+            .map(|found| format!("{} connections of clients a core", found.clients));
+        checks.push(("open files", files));
         checks.push(("CPUs", plain(preflight::cpus(config).map(|_| ()))));
         checks.push((
             "identity",
@@ -112,6 +116,9 @@ fn checks(config: Option<&Config>, directory: &Path) -> Vec<Check> {
                 .try_for_each(|address| preflight::bind(address).map(|_| ()))
         });
         checks.push(("port", plain(free)));
+        if config.node.admin.is_some() {
+            checks.push(("HTTP port", plain(admin::bind(config).map(|_| ()))));
+        }
     }
     checks
 }

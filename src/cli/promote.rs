@@ -36,7 +36,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
         if leader(node, *shard)? == Some(u64::from(*to)) {
-            say(format_args!("node {to} leads shard {shard}"))?;
+            say(format_args!(
+                "node {to} leads shard {shard}; where leaders are elected, the shard's preferred \
+                 node gets it back once it has been caught up for 10 s"
+            ))?;
             return Ok(ExitCode::SUCCESS);
         }
         std::thread::sleep(LOOK);

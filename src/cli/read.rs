@@ -218,18 +218,28 @@ fn print_record(
             out.write_all(b"\n")
         }
         Format::Json => {
-            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-            let labels = record
-                .labels()
-                .map(|(name, value)| (text(name), text(value).into()));
-            let labels: serde_json::Map<String, serde_json::Value> = labels.collect();
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let labels: Vec<_> = record.labels().collect();
+            let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
+            let all_text = labels
+                .iter()
+                .all(|(name, value)| is_text(name) && is_text(value));
+            let pairs = |show: &dyn Fn(&[u8]) -> String| -> Vec<[String; 2]> {
+                labels
+                    .iter()
+                    .map(|(name, value)| [show(name), show(value)])
+                    .collect()
+            };
             let mut object = serde_json::json!({
                 "offset": offset,
                 "timestamp": record.timestamp,
                 "key": text(record.key),
-                "labels": labels,
+                "labels": pairs(&text),
                 "value": text(record.value),
             });
+            if !all_text {
+                object["labels_base64"] = serde_json::json!(pairs(&base64));
+            }
             // Text cannot hold every byte: what is no UTF-8 stands beside it as it is.
             for (name, bytes) in [("key_base64", record.key), ("value_base64", record.value)] {
                 if std::str::from_utf8(bytes).is_err() {

@@ -8,16 +8,32 @@ use super::keys::{KEYS, NODES, nearest};
 use super::{ConfigError, Source};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 use toml::de::{DeTable, DeValue, Deserializer};
 use toml::{Spanned, Table};
 
+/// Bytes of a file at most: more is no configuration.
+const MOST_BYTES: u64 = 1 << 20;
+
 /// The table of a file, and the line of every key in it.
 pub(super) fn read(path: &Path) -> Result<(Table, BTreeMap<&'static str, Source>), ConfigError> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let unreadable = |error: std::io::Error| {
         ConfigError::new("--config", &name, error.to_string(), "name a readable file")
-    })?;
+    };
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let mut text = String::new();
+    let read = file.take(MOST_BYTES + 1).read_to_string(&mut text);
+    if read.map_err(unreadable)? as u64 > MOST_BYTES {
+        let rule = format!("a configuration has at most {MOST_BYTES} bytes");
+        return Err(ConfigError::new(
+            "--config",
+            &name,
+            rule,
+            "name the right file",
+        ));
+    }
     let no_toml = |error: toml::de::Error| {
         let line = error.span().map_or(0, |span| line_of(&text, span.start));
         let rule = format!("line {line} is no TOML: {}", error.message());

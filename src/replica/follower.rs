@@ -39,7 +39,8 @@ struct Arrived {
 struct Candidate {
     run: Run,
     arrived: Arrived,
-    cut: Option<BlockNo>,
+    /// The first block that was cut, and one past the last.
+    cut: Option<(BlockNo, BlockNo)>,
     committed_end: BlockNo,
     log_start: BlockNo,
 }
@@ -368,7 +369,7 @@ impl Follower {
                 weight: run.weight(),
                 at,
             },
-            cut,
+            cut: cut.map(|from| (from, view.log_end())),
             committed_end: said.committed_end,
             log_start: said.log_start,
         });
@@ -436,12 +437,12 @@ impl Follower {
         let Some(candidate) = self.candidate.take() else {
             return;
         };
-        if let Some(from) = candidate.cut {
+        if let Some((from, end)) = candidate.cut {
             let (log, epoch, first) = (state.config.log, self.epoch, candidate.run.first);
             let text = if view.log_start() == first && first > BlockNo(0) {
                 format!("{log}: begins anew at block {first}, the leader's first of epoch {epoch}")
             } else {
-                format!("{log}: blocks from {from} on were cut: epoch {epoch} has others there")
+                format!("{log}: blocks {from} to {end} were cut: epoch {epoch} has others there")
             };
             state.notice(Message::BlocksCut, text);
             self.forget_arrived(from);

@@ -261,6 +261,9 @@ impl Leader {
         if body.epoch < self.epoch || link.stage < Stage::Probing {
             return;
         }
+        if link.stopped.is_some() {
+            return;
+        }
         if body.durable_end > view.log_end() {
             let text = format!(
                 "{}: node {} acks block {} of a log that ends at {}",

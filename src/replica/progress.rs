@@ -316,6 +316,11 @@ impl Link {
     pub fn start(&mut self, view: &dyn LogView) -> Option<Cause> {
         let position = self.position.as_ref()?;
         self.stage = Stage::Probing;
+        if position.committed_end > view.log_end() {
+            // What was committed there is not in this log, whose leader has all that ever was.
+            self.matched = BlockNo(0);
+            return Some(Cause::Diverged(view.log_end()));
+        }
         let hints = Hints {
             next: position.next,
             epoch: position.last_epoch,

@@ -11,6 +11,7 @@ use super::driver::Core;
 use super::files::{Place, open_direct, refused_file};
 use super::handoff::{self, Handoffs};
 use super::local::Clock;
+use super::metronome::Metronome;
 use super::node::Node;
 use super::preflight::{self, refused_address};
 use super::ring::Ring;
@@ -23,7 +24,7 @@ use glommio::io::BufferedFile;
 use glommio::net::TcpListener;
 use glommio::timer::sleep;
 use socket2::Socket;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
@@ -60,12 +61,15 @@ pub(super) async fn run(
         let mend = preflight::ring_mend(&error);
         ConfigError::new("io_uring", error, rule, mend)
     };
+    // Before anything else waits: only the metronome gets an executor going that parks too soon.
+    let started = listen_to_metronome(&node.metronomes[index]);
     // The first park takes about 10 ms; now nobody waits for it.
     sleep(Duration::from_millis(1)).await;
     let (ring, eventfd) = Ring::new(RING_DEPTH, &node.cpus, node.lock.as_raw_fd()).map_err(fail)?;
     let core = build(index, node, ring, prepared, lanes)?;
     // Whoever finds the port open finds a status too.
     core.publish();
+    started.replace(Some(core.clone()));
     start_tasks(&core, eventfd);
     let address = listen(&core, socket)?;
     tracing::info!(core = index, %address, "listening");
@@ -170,14 +174,21 @@ fn started_at() -> u64 {
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-fn start_tasks(core: &Rc<Core>, eventfd: OwnedFd) {
-    let listener = core.clone();
+/// Starts the task that the metronome wakes; the core goes to where it looks once it is there.
+fn listen_to_metronome(metronome: &Arc<Metronome>) -> Rc<RefCell<Option<Rc<Core>>>> {
+    let started = Rc::new(RefCell::new(None));
+    let (metronome, listener) = (metronome.clone(), started.clone());
     glommio::spawn_local(async move {
-        let metronome = listener.node.metronomes[listener.index].clone();
-        let (stop, hear) = (|| listener.stop(), || handoff::hear(&listener));
+        let core = || -> Option<Rc<Core>> { listener.borrow().clone() };
+        let stop = || core().map(|core| core.stop()).is_some();
+        let hear = || core().iter().for_each(|core| handoff::hear(core));
         metronome.listen(stop, hear).await;
     })
     .detach();
+    started
+}
+
+fn start_tasks(core: &Rc<Core>, eventfd: OwnedFd) {
     glommio::spawn_local(core.clone().collect_for_ever()).detach();
     glommio::spawn_local(core.clone().keep_time()).detach();
     glommio::spawn_local(hear_completions(core.clone(), eventfd)).detach();

@@ -6,6 +6,7 @@
 //! millisecond while it has work, less often when it is idle. A poke that was not taken yet is not
 //! repeated at once: wakers are counted in 16 bits. But it is repeated, after longer and longer
 //! times, because the executor may park with the very task that takes it among those left lying.
+//! So the task is an executor's first one: before it has run, any other may be left lying for ever.
 //! The same task hears of a stop, and of other cores that have put something into a lane (see
 //! `handoff.rs`): they poke too, and the beat makes up for whatever poke might go astray.
 
@@ -67,17 +68,16 @@ impl Metronome {
         self.poke();
     }
 
-    /// The task that is woken: calls `stop` once when a stop was asked for and `hear` each time. It
-    /// never ends.
-    pub(super) async fn listen(&self, stop: impl Fn(), hear: impl Fn()) {
+    /// The task that is woken: calls `hear` each time and, once a stop was asked for, `stop` until
+    /// that says that it was heard. It never ends.
+    pub(super) async fn listen(&self, stop: impl Fn() -> bool, hear: impl Fn()) {
         let mut told = false;
         poll_fn(|context| {
             self.waker.get_or_init(|| context.waker().clone());
             // Before anything is looked at: a poke from now on comes again.
             self.poked.swap(false, Ordering::AcqRel);
             if self.stop.load(Ordering::Acquire) && !told {
-                told = true;
-                stop();
+                told = stop();
             }
             hear();
             Poll::<()>::Pending

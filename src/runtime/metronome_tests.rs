@@ -22,7 +22,7 @@ fn a_poke_that_is_never_taken_comes_again_but_seldom() {
     let metronome = Metronome::default();
     let woken = Arc::new(Count::default());
     let waker = Waker::from(woken.clone());
-    let mut task = pin!(metronome.listen(|| {}, || {}));
+    let mut task = pin!(metronome.listen(|| true, || {}));
     assert!(
         task.as_mut()
             .poll(&mut Context::from_waker(&waker))
@@ -56,7 +56,7 @@ fn a_poke_while_one_is_on_its_way_is_not_sent() {
     let metronome = Metronome::default();
     let woken = Arc::new(Count::default());
     let waker = Waker::from(woken.clone());
-    let mut task = pin!(metronome.listen(|| {}, || {}));
+    let mut task = pin!(metronome.listen(|| true, || {}));
     assert!(
         task.as_mut()
             .poll(&mut Context::from_waker(&waker))

@@ -5,6 +5,7 @@
 
 use super::members::Members;
 use super::metronome::Metronome;
+use super::preflight::Connections;
 use super::spares::Spares;
 use crate::config::Config;
 use crate::shard::ShardStatus;
@@ -48,6 +49,8 @@ pub(super) struct Node {
     pub(super) new_member: bool,
     /// Every CPU that the process may use.
     pub(super) cpus: Vec<usize>,
+    /// Connections that each core lets in.
+    pub(super) connections: Connections,
 }
 
 /// Counts of the process since its start.

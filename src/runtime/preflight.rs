@@ -7,6 +7,7 @@
 use super::files::{AlignedBytes, create_directory};
 use crate::config::{Config, ConfigError};
 use crate::limits::{CORE_CONNECTIONS, CORE_CONNECTIONS_MORE, DISK_ALIGNMENT};
+use crate::types::LogId;
 use io_uring::opcode;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fs::{self, OpenOptions};
@@ -137,30 +138,73 @@ fn may_lock_all() -> bool {
     held.is_some_and(|held| (held >> IPC_LOCK) & 1 == 1)
 }
 
-/// Raises the soft limit of open files to the hard one: each connection takes two descriptors, and
-/// a log a few. A limit that leaves less than the cores may take is told, with the mend.
-pub fn descriptors(cores: usize) {
+/// Connections that a core lets in.
+#[derive(Clone, Copy, Debug)]
+pub struct Connections {
+    /// Of clients; those above it are told so.
+    pub clients: usize,
+    /// Of clients and members of the cluster.
+    pub all: usize,
+}
+
+/// Descriptors of a core besides its files and connections, and of the process: rings, timers,
+/// ports, the lock.
+const CORE_DESCRIPTORS: usize = 24;
+const PROCESS_DESCRIPTORS: usize = 16;
+
+/// Raises the soft limit of open files to the hard one, and shares it out: each log has a
+/// descriptor for each of its files and three more, a connection takes two, and a quarter of what
+/// is left is kept for segments to come, so that clients never take what a log needs. A limit that
+/// does not carry the logs is refused; one that carries fewer connections than usual is told.
+pub fn descriptors(config: &Config) -> Result<Connections, ConfigError> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
     // SAFETY: the call fills in the struct that it is given.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
-        return;
-    }
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
     limit.rlim_cur = limit.rlim_max;
     // SAFETY: the call reads the struct that it is given.
-    let raised = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } == 0;
-    let wanted = 2 * (CORE_CONNECTIONS + CORE_CONNECTIONS_MORE) * cores;
-    if !raised || limit.rlim_max < wanted as u64 {
-        let most = limit.rlim_max;
+    let raised = known && unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } == 0;
+    let usual = CORE_CONNECTIONS + CORE_CONNECTIONS_MORE;
+    let cores = config.cores.count;
+    if !raised {
+        tracing::warn!("the limit of open files is not known, or cannot be raised");
+        return Ok(Connections {
+            clients: CORE_CONNECTIONS,
+            all: usual,
+        });
+    }
+    let most = usize::try_from(limit.rlim_max).unwrap_or(usize::MAX);
+    let logs = config.cluster.logs();
+    let of_log = |log: LogId| 3 + files_in(&config.node.data_dir.join(log.to_string()));
+    let own = logs.map(of_log).sum::<usize>() + CORE_DESCRIPTORS * cores + PROCESS_DESCRIPTORS;
+    let rest = most.saturating_sub(own);
+    let all = usual.min((rest - rest / 4) / 2 / cores);
+    if all < 2 * config.cluster.nodes.len() {
+        let value = most.to_string();
+        let rule = format!(
+            "the logs and ports of this node take {own} descriptors, and each connection two more"
+        );
+        let mend = "raise it (ulimit -Hn, or LimitNOFILE in the service)";
+        return Err(ConfigError::new("limit of open files", value, rule, mend));
+    }
+    let clients = all - CORE_CONNECTIONS_MORE.min(all / 2);
+    if all < usual {
         tracing::warn!(
             most,
-            wanted,
-            "the limit of open files is below what connections may take; mend: raise it \
-             (ulimit -Hn, or LimitNOFILE in the service)"
+            own,
+            clients,
+            "the limit of open files is below what connections may take, so fewer clients are let \
+             in; mend: raise it (ulimit -Hn, or LimitNOFILE in the service)"
         );
     }
+    Ok(Connections { clients, all })
+}
+
+/// Files in a directory; none if it is not there.
+fn files_in(directory: &Path) -> usize {
+    fs::read_dir(directory).map_or(0, Iterator::count)
 }
 
 /// The CPU of each executor, and every CPU that the process may use.

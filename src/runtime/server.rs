@@ -72,7 +72,7 @@ pub(super) async fn accept(core: Rc<Core>, listener: TcpListener) {
 /// nothing for longest goes, else one that was told why it is refused: so whoever comes next is at
 /// least told that he is. Those that go keep their places for a moment, which is waited for.
 async fn make_place(core: &Core) -> bool {
-    let most = limits::CORE_CONNECTIONS + limits::CORE_CONNECTIONS_MORE;
+    let most = core.node.connections.all;
     let open = || core.connections.borrow().len();
     for _ in 0..WAITS_FOR_PLACE {
         if open() < most + limits::CORE_CONNECTIONS_ENDING {
@@ -130,7 +130,8 @@ fn note_full(core: &Core) {
         return;
     };
     let message = Message::ConnectionsFull;
-    let (id, most, mend) = (message.name(), limits::CORE_CONNECTIONS, message.mend());
+    let (id, most) = (message.name(), core.node.connections.clients);
+    let mend = message.mend();
     let core = core.index;
     tracing::warn!(
         id,
@@ -178,9 +179,9 @@ async fn first_frame(
     }
     connection.is_unheard.set(false);
     connection.due_by.set(None);
-    if core.connections.borrow().len() > limits::CORE_CONNECTIONS {
+    if core.connections.borrow().len() > core.node.connections.clients {
         note_full(core);
-        let most = [limits::CORE_CONNECTIONS as u64, 0];
+        let most = [core.node.connections.clients as u64, 0];
         let header = first.header;
         reader.skip(header.payload_len).await?;
         let code = Code::TooManyConnections;

@@ -148,6 +148,14 @@ pub const PERMISSION_MEND: &str = "give the files of node.data_dir to the user t
     as (chown -R), let it read and write them (chmod -R u+rwX), then restart the node; its log \
     names the file and the user";
 
+/// What mends a lack of descriptors.
+pub const DESCRIPTORS_MEND: &str = "raise the limit of open files (ulimit -n, LimitNOFILE in the \
+    service): a log needs one for each of its segment files and three more; then restart the node";
+
+/// What mends a file that is not there any more.
+pub const GONE_MEND: &str = "bring the data directory back to where node.data_dir says, as it was, \
+    then restart the node";
+
 impl DiskError {
     /// What it is, and the mend.
     pub fn text(self) -> String {
@@ -160,6 +168,12 @@ impl DiskError {
             DiskError::Errno(5) => "input/output error",
             DiskError::Errno(errno @ (1 | 13)) => {
                 return format!("permission denied (errno {errno}); mend: {PERMISSION_MEND}");
+            }
+            DiskError::Errno(errno @ (23 | 24)) => {
+                return format!("no descriptor is left (errno {errno}); mend: {DESCRIPTORS_MEND}");
+            }
+            DiskError::Errno(2) => {
+                return format!("a file of the log is gone (errno 2); mend: {GONE_MEND}");
             }
             DiskError::Errno(30) => "the file system is read-only",
             DiskError::Errno(_) => "an error of the device or file system",

@@ -57,7 +57,8 @@ messages! {
         "";
     EpochWaits 2 Info
         "this node cannot open an epoch yet: too few members answer",
-        "if it lasts, see why the other nodes do not answer";
+        "if it lasts, see why the other nodes do not answer; if the disks of a majority are lost, \
+         `millrace serve --new-member` on those nodes takes what is left for all there was";
     EpochLost 3 Warn
         "this node leads the log no more; appends that waited end as Unknown",
         "none: a new epoch is opened as soon as a majority promises it";
@@ -102,7 +103,8 @@ messages! {
         "see whether that node runs and the network between the two";
     BlocksCut 17 Warn
         "blocks that were never committed were cut off: the leader has others there",
-        "none: this is how logs become equal again";
+        "none: this is how logs become equal again; what was acknowledged at `leader` or `local` \
+         alone goes with them, so append at `quorum` what must outlive its leader";
     TornTail 18 Info
         "blocks that were being written at a crash were cut off; nothing acknowledged was in them",
         "";
@@ -164,6 +166,10 @@ messages! {
     Scrubbed 37 Info
         "the log was read from end to end and compared with its checksums",
         "";
+    MemoryLost 38 Warn
+        "both copies of a log's checkpoint are gone or damaged: this node neither votes, leads nor \
+         acknowledges for the log until the others have brought it up",
+        "none while a majority of the other members is up; else start those first";
 }
 
 impl Message {
