@@ -129,7 +129,13 @@ pub(super) fn arrange(config: &Config, past: Past, found: Vec<Found>) -> Result<
     let checkpoint = checkpoint_for(config, &past, &chain);
     let start = checkpoint.log_start;
     let mut frees = trimmed(&mut chain, start.block);
-    check_first(&chain, &start, known_end)?;
+    // A damaged end that was given up, its file with it, is missed and not missing.
+    let given_up = config.repairs && past.memory == RecoveredMemory::Lost && chain.is_empty();
+    let files_end = match &past.checkpoint {
+        Some(known) if given_up => known.scan_from.max(known.high_watermark),
+        _ => known_end,
+    };
+    check_first(&chain, &start, files_end)?;
     for next in next {
         let continues = suspect.is_none()
             && next.header.is_some_and(|header| {

@@ -202,6 +202,30 @@ fn damage_of_a_stopped_log_is_passed_by_and_repaired() {
     }
 }
 
+/// a log whose only segment is damaged from its first block on, and that stops again before
+/// anything came back, starts again and misses the same blocks.
+#[test]
+fn a_damaged_end_is_missed_over_restarts() {
+    let mut rig = log_of(2);
+    rig.stop();
+    let sound = rig.disk.clone();
+    let all = blocks_of(&sound);
+    rig.segment(0)[SEGMENT_HEADER + 20] ^= 1;
+    let mut rig = Rig::recovered(shared(), rig.disk);
+    for _ in 0..3 {
+        assert_eq!(rig.log.state(), State::Open);
+        assert_eq!(rig.report().memory, RecoveredMemory::Lost);
+        assert_eq!(rig.log.checkpoint().faulty, [(BlockNo(0), BlockNo(2))]);
+        rig = rig.restart();
+    }
+    for (.., header, bytes) in all.values() {
+        rig.write_run(&[(*header, bytes.clone())]);
+        rig.run();
+    }
+    assert!(rig.log.faulty().is_empty());
+    same_blocks(&rig, &sound);
+}
+
 /// A load passes over damage that it does not want, and fails alone if it wants it.
 #[test]
 fn a_load_that_meets_damage_fails_alone() {

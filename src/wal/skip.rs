@@ -73,10 +73,15 @@ impl Scan {
         sight: &Sight,
         search: &Search,
     ) -> Result<Option<Box<Ready>>, Refusal> {
-        let Some(((at, position), _)) = self.bad.last().copied() else {
-            return Err(self.faulty(sight, search));
-        };
         let from = self.layout.index.tail.next;
+        let Some(((at, position), _)) = self.bad.last().copied() else {
+            if self.layout.past.memory != RecoveredMemory::Lost {
+                return Err(self.faulty(sight, search));
+            }
+            // Given up at an earlier start; nothing came back yet.
+            self.skipped.missing = Some((from, self.layout.known_end));
+            return Ok(Some(self.ready(Vec::new(), None, search)));
+        };
         let behind = self.layout.chain.get(at + 1).copied();
         let (found, _) = self.layout.chain[at];
         let cut_off = position + DISK_ALIGNMENT as u64 > found.entry.len;
