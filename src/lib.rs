@@ -102,10 +102,19 @@
 //!   refused if the follower's last committed block is another one: replicas are compared by
 //!   content without a frame of its own.
 //! * A leader that finds the newest segment damaged at its start begins behind what it can prove:
-//! what
-//!   it alone had acknowledged at `leader` from there on is lost, as with its disk.
+//!   what it alone had acknowledged at `leader` from there on is lost, as with its disk.
 //! * A lost write of the newest blocks cannot be told from a write that never was, on the node that
 //!   lost it; those below `scan_from` and the high watermark of the checkpoint are missed.
+//! * A follower that lacks 64 committed blocks or more raises its byte limit by its own pace alone,
+//!   and by 5/4 of what its leader commits meanwhile, so that no pace leaves it behind for good.
+//! * A leader whose log is closed by an error sends `TakeOver` to the member that holds most of it:
+//!   safety rests on that member's epoch, so the word of a node with a broken disk does no harm.
+//! * What nobody can repair is an operator's to give up, beside a stopped node: `salvage` for
+//!   damage without peers, `diverge resolve` for logs that differ. Both move it aside, and a log
+//!   that others hold counts as one that lost its memory from then on.
+//! * A member that says it has more committed than its leader holds is diverged, not in error.
+//! * The limit of open files is shared out at the start: files of the logs first, a quarter of the
+//!   rest for segments to come, connections last.
 //! * The admin thread wakes no core: its orders wait in a mailbox that the core's watch task looks
 //!   into every 100 ms. `millrace link` gives them over HTTP, not over the protocol.
 //! * A log that is full by `log.retention = "hard"` refuses for good and says so at once: only an
