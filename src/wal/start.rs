@@ -15,7 +15,7 @@ use super::output::{Output, Recovered, RecoveredMemory, SaveId, State};
 use super::recovery::{Flow, Outcome, Ready, Skipped};
 use super::retention::Age;
 use super::saver::Saver;
-use super::segments::Segments;
+use super::segments::{Segment, Segments};
 use super::writer::Writer;
 use crate::buffers::Buffers;
 use crate::faults::{self, Fault};
@@ -175,7 +175,17 @@ impl Log {
         let known = ready.checkpoint.faulty.iter().copied();
         let known = known.filter(|(first, _)| self.config.repairs && *first < from);
         let known = known.map(|(first, end)| (first, end.min(from)));
-        let faulty = known.chain(skipped.faulty);
+        let known: Vec<_> = known.collect();
+        // A repair may have been under way when the process died: what a reader sees of it counts
+        // once it is durable.
+        for (one, next) in pairs_of(&ready.segments) {
+            let end = next.unwrap_or(from);
+            let overlaps = |range: &(BlockNo, BlockNo)| range.0 < end && one.base() < range.1;
+            if known.iter().any(overlaps) {
+                steps.extend(one.file.map(Step::Sync));
+            }
+        }
+        let faulty = known.into_iter().chain(skipped.faulty);
         let faulty = faulty.filter(|(_, end)| *end > ready.index.start.block);
         self.holes = Holes::new(faulty.collect(), skipped.missing, self.quiet_since);
         // Sync before name: a file whose header may still be lost must not get its name.
@@ -226,6 +236,12 @@ impl Log {
             self.producers = ready.producers;
         }
     }
+}
+
+/// Each segment with the first block of the one behind it.
+fn pairs_of(segments: &VecDeque<Segment>) -> impl Iterator<Item = (&Segment, Option<BlockNo>)> {
+    let nexts = segments.iter().skip(1).map(|next| Some(next.base()));
+    segments.iter().zip(nexts.chain([None]))
 }
 
 /// What is written anew, for operators. Both copies of the checkpoint are by the first save.

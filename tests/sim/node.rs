@@ -209,6 +209,12 @@ impl Node {
         newest.map_or(0, |copy| copy.scan_from.max(copy.high_watermark).0)
     }
 
+    /// Whether its checkpoint names damaged blocks.
+    pub fn knows_damage(&self) -> bool {
+        self.checkpoint()
+            .is_some_and(|copy| !copy.faulty.is_empty())
+    }
+
     fn checkpoint(&self) -> Option<Checkpoint> {
         let pages = self.disk.durable_content(FileName::Checkpoint);
         let bytes = pages.expect("always there").read(0, 2 * CHECKPOINT_COPY);

@@ -372,7 +372,8 @@ impl World {
         }
         let disk_end = self.nodes[node].image.end();
         // Recovery may leave out what is damaged.
-        let known_end = match self.nodes[node].rot.is_empty() {
+        let at = &self.nodes[node];
+        let known_end = match at.rot.is_empty() && !at.knows_damage() {
             true => disk_end,
             false => disk_end.min(marks.durable_end),
         };
