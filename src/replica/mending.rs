@@ -166,6 +166,12 @@ impl Replica {
         self.mending.tried.clear();
     }
 
+    /// Whether blocks for a repair were asked for on this connection.
+    pub fn is_mending_by(&self, connection: ConnectionId) -> bool {
+        let asked = self.mending.asked;
+        asked.is_some_and(|asked| asked.connection == connection)
+    }
+
     /// What the damaged blocks wait for; empty if they are asked for.
     pub fn mends(&self) -> String {
         match (self.mending.asked, self.mending.retry_at) {

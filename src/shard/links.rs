@@ -27,6 +27,10 @@ impl Shard {
         buffers: &mut dyn Buffers,
     ) {
         match body {
+            // A cut may wait for a repair.
+            Body::FetchOk(_) if self.replica.is_mending_by(connection) => {
+                self.on_run(now, connection, &body, payload, buffers);
+            }
             Body::Replicate(_) | Body::FetchOk(_) if self.stash.is_some() => {
                 self.delay(now, connection, body, payload);
             }

@@ -115,15 +115,7 @@ pub(super) fn arrange(config: &Config, past: Past, found: Vec<Found>) -> Result<
             skipped: Skipped::default(),
         })));
     }
-    let known_end = match &past.checkpoint {
-        Some(known) if !past.unsafe_loss => {
-            let faulty = known.faulty.iter().map(|(_, end)| *end);
-            let faulty = faulty.max().filter(|_| config.repairs);
-            let end = known.scan_from.max(known.high_watermark);
-            end.max(faulty.unwrap_or_default())
-        }
-        _ => BlockNo(0),
-    };
+    let known_end = known_end(config, &past);
     let start = past.checkpoint.as_ref().map(|known| known.log_start);
     let (mut chain, suspect) = sound_segments(config, &named, (known_end, start))?;
     let checkpoint = checkpoint_for(config, &past, &chain);
@@ -170,6 +162,17 @@ pub(super) fn arrange(config: &Config, past: Past, found: Vec<Found>) -> Result<
         suspect,
         frees,
     })))
+}
+
+/// One past the last block that is known to have existed.
+fn known_end(config: &Config, past: &Past) -> BlockNo {
+    let known = past.checkpoint.as_ref().filter(|_| !past.unsafe_loss);
+    known.map_or(BlockNo(0), |known| {
+        let faulty = known.faulty.iter().map(|(_, end)| *end);
+        let faulty = faulty.max().filter(|_| config.repairs);
+        let end = known.scan_from.max(known.high_watermark);
+        end.max(faulty.unwrap_or_default())
+    })
 }
 
 type Chain = Vec<(Found, SegmentHeader)>;

@@ -88,6 +88,7 @@ impl Log {
 
     pub(super) fn cut_op(&mut self, buffers: &mut dyn Buffers) -> Option<(DiskOp, Purpose)> {
         loop {
+            let waits = self.cut_waits() && self.waits_for_repair();
             let cut = self.cut.as_mut()?;
             self.outputs.extend(cut.release(false).map(Output::Release));
             let quiet = self.writer.is_idle()
@@ -95,6 +96,7 @@ impl Log {
                 && !self.loads.is_reading()
                 && !self.scrub.is_busy()
                 && self.mend.is_none()
+                && !waits
                 && !self.trim_in_flight;
             if cut.is_draining() && quiet {
                 let from = cut.from;
@@ -106,6 +108,10 @@ impl Log {
                 CutFlow::Op(op, purpose) => return Some((op, purpose)),
                 CutFlow::Wait => return self.save_op(buffers),
                 CutFlow::Found(search) => self.found_cut(&search),
+                CutFlow::Damaged(block) if self.config.repairs => {
+                    self.begin_cut_again(block);
+                    return None;
+                }
                 CutFlow::Damaged(block) => {
                     let text = format!("block {block} before the cut is damaged");
                     self.fail(Purpose::Cut, &text);
@@ -117,6 +123,32 @@ impl Log {
                 }
             }
         }
+    }
+
+    /// Whether damage lies before the cut in its segment: the table of producers as it stood at the
+    /// cut is not known before that is repaired.
+    pub(super) fn waits_for_repair(&self) -> bool {
+        let Some(cut) = self.cut.as_ref().filter(|cut| cut.anew.is_none()) else {
+            return false;
+        };
+        let base = self.segments.of(cut.from).map(|one| one.base());
+        let Some(base) = base.filter(|_| !self.producers.is_empty()) else {
+            return false;
+        };
+        let ranges = self.holes.ranges();
+        let mut before = ranges.iter().map(|(range, _)| range);
+        before.any(|(first, end)| *first < cut.from && *end > base)
+    }
+
+    /// A block before the cut is damaged, and nothing was taken away yet: the cut waits for the
+    /// repair.
+    fn begin_cut_again(&mut self, block: BlockNo) {
+        let mut cut = self.cut.take().expect("it read the block");
+        let buffers: Vec<_> = core::iter::from_fn(|| cut.release(true)).collect();
+        self.outputs
+            .extend(buffers.into_iter().map(Output::Release));
+        self.cut = Some(Box::new(Cut::new(cut.from)));
+        self.suspect(block);
     }
 
     /// Searches from a block boundary at or before the last block that stays.

@@ -292,6 +292,9 @@ impl Log {
             if let Some(op) = self.trim_op() {
                 return Some(op);
             }
+            if let Some(op) = self.scrub_for_cut(buffers) {
+                return Some(op);
+            }
             self.give_up_cut();
         }
         if self.cut.is_some() {

@@ -70,7 +70,7 @@ pub struct Wanted {
 impl Log {
     /// The damaged blocks whose place is known, while no repair is under way.
     pub fn wanted(&self) -> impl Iterator<Item = Wanted> {
-        let open = self.state == State::Open && self.mend.is_none() && self.cut.is_none();
+        let open = self.state == State::Open && self.mend.is_none() && self.may_mend();
         let holes = self.holes.iter().filter(move |_| open);
         holes.map(|hole| Wanted {
             from: hole.from(),
@@ -78,6 +78,11 @@ impl Log {
             prev_epoch: hole.before.epoch,
             max_bytes: hole.limit - hole.position,
         })
+    }
+
+    /// A cut that has not begun may even wait for a repair.
+    fn may_mend(&self) -> bool {
+        self.cut.is_none() || self.cut_waits()
     }
 
     /// Takes blocks for the place of damaged ones. They lie in `buffer` as on the disk, from its
@@ -88,7 +93,7 @@ impl Log {
         buffer: BufferId,
         headers: &[BlockHeader],
     ) -> Result<(), RepairRefusal> {
-        let busy = self.state != State::Open || self.mend.is_some() || self.cut.is_some();
+        let busy = self.state != State::Open || self.mend.is_some() || !self.may_mend();
         let first = headers.first().filter(|_| !busy);
         let hole = first.and_then(|first| self.holes.at(first.block)).copied();
         let (Some(first), Some(hole)) = (first, hole) else {

@@ -221,6 +221,14 @@ impl Log {
         }
     }
 
+    /// A cut that waits for a repair waits for what is known of the damage too.
+    pub(super) fn scrub_for_cut(&mut self, buffers: &mut dyn Buffers) -> Option<(DiskOp, Purpose)> {
+        match self.waits_for_repair() {
+            true => self.scrub_op(buffers),
+            false => None,
+        }
+    }
+
     /// Chooses what to look at next; false if there is nothing.
     fn next_target(&mut self) -> bool {
         // What was read before may have changed.
