@@ -80,9 +80,10 @@ impl Log {
         })
     }
 
-    /// A cut that has not begun may even wait for a repair.
+    /// A cut that has not begun may even wait for a repair. What is damaged is in the checkpoint
+    /// before it is repaired: a repair that a crash cuts off is looked at again.
     fn may_mend(&self) -> bool {
-        self.cut.is_none() || self.cut_waits()
+        !self.is_guarded() && (self.cut.is_none() || self.cut_waits())
     }
 
     /// Takes blocks for the place of damaged ones. They lie in `buffer` as on the disk, from its

@@ -438,6 +438,11 @@ impl Checker {
         Ok(())
     }
 
+    /// What a node says next is not held against what it said before.
+    pub fn forget_marks(&mut self, node: usize) {
+        self.cutting.remove(&node);
+    }
+
     /// A node's positions. `disk_end` is where the chain of blocks on its disk ends.
     pub fn marks_seen(&mut self, node: usize, marks: Marks, disk_end: u64) -> Checked {
         let name = Name::WatermarkWentBack;

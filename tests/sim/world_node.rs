@@ -371,6 +371,11 @@ impl World {
             self.checker.leader_seen(node, status.epoch.0)?;
         }
         let disk_end = self.nodes[node].image.end();
+        // A node vouches for less while it knows of damage, and for more again afterwards.
+        if !status.damage.ranges.is_empty() {
+            self.checker.forget_marks(node);
+            return Ok(status);
+        }
         // Recovery may leave out what is damaged.
         let at = &self.nodes[node];
         let known_end = match at.rot.is_empty() && !at.knows_damage() {

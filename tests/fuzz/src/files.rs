@@ -74,7 +74,10 @@ fn recover(disk: &Disk) {
     };
     assert_eq!(again.torn, None, "a torn tail is reported once");
     again.torn = found.torn;
-    assert!(again.rewritten.is_empty(), "what is written anew is so once");
+    assert!(
+        again.rewritten.is_empty(),
+        "what is written anew is so once"
+    );
     again.rewritten = found.rewritten.clone();
     assert_eq!(again, found, "a second recovery finds the same");
     serve(&mut second);
