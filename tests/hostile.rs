@@ -143,7 +143,7 @@ fn clients_of_a_set() {
 
 /// A member that dials: Hellos that do not fit, frames that are none, blocks that lie.
 ///
-/// S-42, S-45, S-64, S-180, S-187, H-26, H-53
+/// S-42, S-45, S-64, S-180, S-187, H-53
 #[test]
 fn a_member_that_dials() {
     let start = std::time::Instant::now();
