@@ -372,17 +372,16 @@ impl World {
         }
         let disk_end = self.nodes[node].image.end();
         // A node vouches for less while it knows of damage, and for more again afterwards.
-        if !status.damage.ranges.is_empty() {
-            self.checker.forget_marks(node);
-            return Ok(status);
-        }
         // Recovery may leave out what is damaged.
         let at = &self.nodes[node];
         let known_end = match at.rot.is_empty() && !at.knows_damage() {
             true => disk_end,
             false => disk_end.min(marks.durable_end),
         };
-        self.checker.marks_seen(node, marks, known_end)?;
+        match status.damage.ranges.is_empty() {
+            true => self.checker.marks_seen(node, marks, known_end)?,
+            false => self.checker.forget_marks(node),
+        }
         let told = self.process(node).told_committed;
         for block in told..marks.high_watermark {
             self.tell_committed(node, block)?;
