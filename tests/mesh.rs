@@ -271,7 +271,7 @@ fn wait_for(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// S-30: on node 2 the log of origin 1 cannot be opened, so it stays closed and the link by which it
+/// S-30: on node 2 the log of origin 1 cannot be opened: it stays closed, and the link by which it
 /// follows fails for good. Node 2 goes on to lead its own log and to follow origin 3, and origin 1
 /// goes on with node 3.
 #[test]

@@ -219,7 +219,7 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
     Ok(verdict.holds())
 }
 
-/// A node that runs changes its files under the eyes of the verifier: it holds its directory's lock.
+/// A node that runs changes its files under the eyes of the verifier; it holds the lock there.
 fn refuse_running(data: &Path) -> Result<(), Failure> {
     let Ok(lock) = File::open(data.join("lock")) else {
         return Ok(());

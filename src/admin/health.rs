@@ -60,7 +60,7 @@ pub(super) fn reasons(snapshot: &Snapshot, now: Instant) -> Vec<String> {
         }
         for (link, block) in shard.links.iter().filter_map(|l| Some((l, l.diverged_at?))) {
             reasons.push(format!(
-                "log {log}: node {} holds other blocks at {block} or before: see `millrace diverge`",
+                "log {log}: node {} holds other blocks at {block} or before; see millrace diverge",
                 link.peer
             ));
         }

@@ -99,21 +99,7 @@ pub(super) fn arrange(config: &Config, past: Past, found: Vec<Found>) -> Result<
         .into_iter()
         .partition(|one| one.entry.name == FileName::Next);
     if past.memory == RecoveredMemory::Blank {
-        return Ok(Plan::Ready(Box::new(Ready {
-            checkpoint: Checkpoint::default(),
-            first_copy: 0,
-            memory: RecoveredMemory::Blank,
-            index: Index::default(),
-            producers: Producers::new(buffer_len(config)),
-            segments: VecDeque::new(),
-            torn: None,
-            marks: Vec::new(),
-            frees: next.iter().map(|one| one.file).collect(),
-            sweep: None,
-            name: None,
-            syncs: Vec::new(),
-            skipped: Skipped::default(),
-        })));
+        return Ok(Plan::Ready(Box::new(blank(config, &next))));
     }
     let known_end = known_end(config, &past);
     let start = past.checkpoint.as_ref().map(|known| known.log_start);
@@ -162,6 +148,25 @@ pub(super) fn arrange(config: &Config, past: Past, found: Vec<Found>) -> Result<
         suspect,
         frees,
     })))
+}
+
+/// A log of which nothing is there yet; what was prepared for it goes back.
+fn blank(config: &Config, next: &[Found]) -> Ready {
+    Ready {
+        checkpoint: Checkpoint::default(),
+        first_copy: 0,
+        memory: RecoveredMemory::Blank,
+        index: Index::default(),
+        producers: Producers::new(buffer_len(config)),
+        segments: VecDeque::new(),
+        torn: None,
+        marks: Vec::new(),
+        frees: next.iter().map(|one| one.file).collect(),
+        sweep: None,
+        name: None,
+        syncs: Vec::new(),
+        skipped: Skipped::default(),
+    }
 }
 
 /// One past the last block that is known to have existed.

@@ -292,8 +292,9 @@ pub fn stopped_follower(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     })?;
     let taken = world.log_bytes() - from;
     let most = world.most_bytes(LEADER);
-    // The open block, one read again for the link, one beyond its queue, appends under way.
-    let bound = RECENT_BYTES + LINK_QUEUE_BYTES + 4 * BLOCK;
+    // The open block, one read again for the link, one beyond its queue, appends under way, one
+    // that the scrub looks at.
+    let bound = RECENT_BYTES + LINK_QUEUE_BYTES + 5 * BLOCK;
     ensure(taken > 2 * bound, Name::Stuck, || {
         format!("only {taken} bytes were appended")
     })?;
