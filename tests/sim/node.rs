@@ -263,7 +263,7 @@ impl Node {
         config.wal.batch_timeout_us = options.batch_timeout_us;
         config.wal.boot_id = [self.boot; 16];
         config.wal.retention = options.retention;
-        config.wal.scrub_bytes_per_s = 64 << 20;
+        config.wal.scrub_bytes_per_s = options.scrub_bytes_per_s;
         config.wal.scrub_interval_us = 700_000;
         config
     }

@@ -126,6 +126,8 @@ pub struct Options {
     pub clients: usize,
     /// How many of them number their batches and send each until it is in the log.
     pub producers: usize,
+    /// Bytes a second at which disks are scrubbed; 0 for no scrub.
+    pub scrub_bytes_per_s: u64,
     /// Requests that a client has unanswered at most.
     pub client_window: usize,
     /// Mean time between two requests of a client, microseconds.
@@ -181,6 +183,7 @@ impl Options {
             retention: Retention::default(),
             clients: 3,
             producers: 2,
+            scrub_bytes_per_s: 64 << 20,
             client_window: 4,
             client_every_us: 10_000,
             value_bytes: 300,

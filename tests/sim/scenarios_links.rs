@@ -43,6 +43,8 @@ pub fn latency_preset(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     default.write_depth = WRITE_DEPTH;
     default.link.initial_credit = INITIAL_CREDIT;
     default.client_every_us = 30_000;
+    // Reads of the scrub would stand in the way of single writes on so slow a disk.
+    default.scrub_bytes_per_s = 0;
     default.disk = DiskOptions {
         latency_us: (15_000, 25_000),
         ..default.disk
