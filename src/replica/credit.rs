@@ -149,11 +149,9 @@ impl Receiver {
         self.raise();
     }
 
-    /// From now on the byte limit rises by [`Receiver::raise_cap`] alone, beginning so far above
-    /// what is granted.
-    pub fn cap(&mut self, more: u64) {
-        self.cap = Some(self.limit.bytes.saturating_add(more));
-        self.raise();
+    /// From now on the byte limit rises by [`Receiver::raise_cap`] alone.
+    pub fn cap(&mut self) {
+        self.cap = Some(self.limit.bytes);
     }
 
     /// The byte limit may rise by `more` bytes, but not to more than `ahead` above what came and

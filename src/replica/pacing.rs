@@ -122,7 +122,7 @@ impl Follower {
             self.pace.stepped = Some(state.clock);
             self.pace.committed = self.leader_committed;
             self.pace.live_bytes_per_s = 0;
-            self.receiver.cap(0);
+            self.receiver.cap();
         }
     }
 

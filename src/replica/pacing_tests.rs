@@ -16,7 +16,7 @@ fn a_capped_limit_rises_by_steps() {
     let mut receiver = Receiver::new(credit(1 << 20, WINDOW));
     receiver.connect();
     assert_eq!(receiver.limit().bytes, WINDOW);
-    receiver.cap(0);
+    receiver.cap();
     let all = credit(10, WINDOW);
     assert!(receiver.arrive(all, 4));
     receiver.dispose(all);
@@ -34,7 +34,7 @@ fn a_cap_does_not_run_ahead() {
     receiver.connect();
     let all = credit(10, WINDOW);
     assert!(receiver.arrive(all, 4));
-    receiver.cap(0);
+    receiver.cap();
     receiver.dispose(all);
     for _ in 0..10 {
         receiver.raise_cap(STEP_BYTES, 2 * STEP_BYTES);
@@ -51,7 +51,7 @@ fn a_cap_does_not_run_ahead() {
 fn a_cap_takes_nothing_back_and_ends_with_its_connection() {
     let mut receiver = Receiver::new(credit(1 << 20, WINDOW));
     receiver.connect();
-    receiver.cap(0);
+    receiver.cap();
     assert!(!receiver.raise_cap(0, 0));
     assert_eq!(receiver.limit().bytes, WINDOW);
     let block = credit(1, STEP_BYTES);

@@ -69,8 +69,6 @@ pub struct GivenUp {
     pub aside: PathBuf,
     /// The log ends here.
     pub end: BlockNo,
-    /// Files that went there whole.
-    pub files: usize,
 }
 
 /// A file of the log that may hold blocks.
@@ -176,7 +174,6 @@ pub fn give_up(directory: &Path, log: LogId, from: BlockNo, lost: bool) -> io::R
     if let Some(known) = known {
         write_checkpoint(directory, &ended(known, from, lost))?;
     }
-    let mut files = 0;
     let moved = segments.iter().rev().filter(|one| one.named >= from);
     for one in moved {
         rename_new(
@@ -184,17 +181,12 @@ pub fn give_up(directory: &Path, log: LogId, from: BlockNo, lost: bool) -> io::R
             &aside.join(one.path.file_name().unwrap_or_default()),
         )?;
         sync_directory(directory)?;
-        files += 1;
     }
     sync_directory(&aside)?;
     if let Some(cut) = cut {
         zero_from(&cut.path, stop.position, cut.len)?;
     }
-    Ok(GivenUp {
-        aside,
-        end: from,
-        files,
-    })
+    Ok(GivenUp { aside, end: from })
 }
 
 /// The checkpoint of a log that ends at `from` now.
