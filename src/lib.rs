@@ -106,9 +106,11 @@
 //! * A lost write of the newest blocks cannot be told from a write that never was, on the node that
 //!   lost it; those below `scan_from` and the high watermark of the checkpoint are missed.
 //! * A follower that lacks 64 committed blocks or more raises its byte limit by its own pace alone,
-//!   and by 5/4 of what its leader commits meanwhile, so that no pace leaves it behind for good.
-//!   The second is guessed: blocks committed, at the size of those that come. It is too much while
-//!   the backlog's blocks are larger than live ones; only bytes told by the leader would mend that.
+//!   which is at least 5/4 of what its leader seals meanwhile, so that no pace leaves it behind for
+//!   good. The leader tells those bytes with its heartbeats (`Sealed`): guessed from the blocks
+//!   that come they were far too many, as a backlog's blocks are larger than live ones. It raises
+//!   every 5 ms: in steps of 20 ms the same bytes came in bursts, and the p99 of live appends was
+//!   2.2 times what it is otherwise instead of 1.4.
 //! * A leader whose log is closed by an error sends `TakeOver` to the member that holds most of it:
 //!   safety rests on that member's epoch, so the word of a node with a broken disk does no harm.
 //! * What nobody can repair is an operator's to give up, beside a stopped node: `salvage` for

@@ -224,6 +224,10 @@ impl Follower {
             Body::Where(body) => self.on_where(connection, peer, body, state, view),
             Body::Fetch(body) => self.on_fetch(connection, peer, body, state, view),
             Body::Ping(body) => self.on_ping(connection, peer, body, state, view),
+            Body::Sealed(body) if body.epoch == self.epoch && state.may_lead(peer) => {
+                self.pace.hear(now, body);
+            }
+            Body::Sealed(_) => {}
             _ => return false,
         }
         true
@@ -274,7 +278,6 @@ impl Follower {
             "a run is judged before the next one"
         );
         let leader = state.may_lead(peer) && self.credited == Some(connection);
-        self.pace.came(run.weight().bytes, run.count);
         let within_credit = !leader || self.receiver.arrive(run.weight(), run.count);
         if leader && !state.config.electing {
             self.heard = now;

@@ -11,7 +11,8 @@ use super::progress::{Cause, Link, Stage};
 use super::state::State;
 use super::view::LogView;
 use crate::types::{Epoch, Time};
-use crate::wire::body::{Ping, Pong};
+use crate::wire::body::{Ping, Pong, Sealed};
+use crate::wire::capability::Capability;
 use crate::wire::code::Code;
 
 impl Leader {
@@ -54,6 +55,10 @@ impl Leader {
             log_end: view.log_end(),
             sent_at_us: now.0,
         };
+        let sealed = Sealed {
+            epoch: ping.epoch,
+            bytes: self.sealed_bytes,
+        };
         for link in &self.links {
             // Without a control connection the data connection must do; and one that nothing is
             // awaited on might have died without a word.
@@ -62,6 +67,10 @@ impl Leader {
                 .filter(|_| link.control.is_none() || link.needs_heartbeats());
             for connection in [link.control, data].into_iter().flatten() {
                 state.send(connection, ping.clone());
+            }
+            let told = link.control.or(link.data);
+            if let Some(connection) = told.filter(|_| self.is_open() && takes_sealed(link)) {
+                state.send(connection, sealed.clone());
             }
         }
     }
@@ -76,6 +85,10 @@ impl Leader {
             }
         }
     }
+}
+
+fn takes_sealed(link: &Link) -> bool {
+    link.capabilities.has(Capability::SealedBytes)
 }
 
 /// When silence of its peer ends a link's connection.

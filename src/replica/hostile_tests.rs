@@ -6,7 +6,7 @@ use crate::limits::{EPOCH_MAX, POSITION_MAX};
 use crate::types::{BlockNo, Epoch, NodeId, Offset};
 use crate::wire::body::{
     Body, Channel, CreditLimits, Fetch, FetchOk, Limits, Nack, Pause, PauseReason, Ping, Pong,
-    Position, ReplicaMemory, Replicate, ReplicateOk, Resume, Where,
+    Position, ReplicaMemory, Replicate, ReplicateOk, Resume, Sealed, Where,
 };
 use crate::wire::code::Code;
 
@@ -236,7 +236,7 @@ impl Draw {
     }
 
     fn of_leader(&mut self, at: &[u64]) -> Body {
-        match self.of(&[0, 1, 2, 3]) {
+        match self.of(&[0, 1, 2, 3, 4]) {
             0 => Where {
                 epoch: self.epoch(),
                 log_end: self.block(at),
@@ -262,6 +262,11 @@ impl Draw {
                 first: self.block(at),
                 prev_epoch: self.epoch(),
                 max_bytes: self.of(&[0, 4096, u32::MAX]),
+            }
+            .into(),
+            3 => Sealed {
+                epoch: self.epoch(),
+                bytes: self.of(&[0, 4096, u64::MAX]),
             }
             .into(),
             _ => Ping {

@@ -44,6 +44,8 @@ pub struct Leader {
     /// The newest blocks sealed here, one behind the other from `sealed_first` on.
     pub(super) sealed: VecDeque<Sealed>,
     pub(super) sealed_first: BlockNo,
+    /// Bytes of all blocks that were sealed here since the start, as padded.
+    pub(super) sealed_bytes: u64,
     pub(super) ping_at: Time,
     /// Attempts to open an epoch that led to none.
     pub(super) backoff: Backoff,
@@ -69,6 +71,7 @@ impl Leader {
             epoch_block: BlockNo(0),
             sealed: VecDeque::new(),
             sealed_first: BlockNo(0),
+            sealed_bytes: 0,
             ping_at: Time(0),
             backoff: Backoff::default(),
             clock: Time(0),
@@ -370,8 +373,10 @@ impl Leader {
             self.sealed.pop_front();
             self.sealed_first = self.sealed_first.next();
         }
+        let weight = credit::weight(header);
+        self.sealed_bytes += weight.bytes;
         self.sealed.push_back(Sealed {
-            weight: credit::weight(header),
+            weight,
             tick: header.last_tick,
         });
         if self.phase == Phase::Appending && header.epoch == self.epoch {

@@ -1,27 +1,29 @@
 //! How fast a follower that is behind is brought up: at the pace that the receiver sets.
 //!
 //! A follower that lacks more than 64 committed blocks *catches up*, until it lacks 8. Meanwhile it
-//! raises its byte limit by `catch_up_bytes_per_s` at most, in steps of 20 ms, so that disk and
-//! network stay free for what is live. What its leader commits meanwhile, estimated from the blocks
-//! that came, counts on top by 5/4: a follower never falls behind for good because of its own pace.
-//! Decides nothing about blocks: see `credit.rs` for the account.
+//! raises its byte limit by `catch_up_bytes_per_s` at most, in steps of 5 ms, so that disk and
+//! network stay free for what is live. How many bytes its leader seals meanwhile is told with the
+//! heartbeats (`Sealed`); 5/4 of that is the least pace: a follower never falls behind for good
+//! because of its own pace. Without that frame, from a leader that lacks the capability, the pace
+//! that is set is all there is. Decides nothing about blocks: see `credit.rs` for the account.
 
 use super::Replica;
 use super::follower::Follower;
 use super::state::State;
 use super::view::LogView;
-use crate::types::{BlockNo, Time};
+use crate::types::{Epoch, Time};
+use crate::wire::body::Sealed;
 
 /// Committed blocks that it lacks when it begins to catch up.
 const BEHIND_BLOCKS: u64 = 64;
 /// Committed blocks that it lacks when it has caught up.
 const CLOSE_BLOCKS: u64 = 8;
 /// Time between two raises, microseconds.
-const STEP_US: u64 = 20_000;
+const STEP_US: u64 = 5_000;
 /// What may be granted ahead of what came: the bytes of so much time, microseconds.
 const AHEAD_US: u64 = 100_000;
-/// Steps over which the leader's own rate is averaged.
-const STEPS: u64 = 16;
+/// Words of its leader, one with each heartbeat, over which that one's rate is averaged.
+const WORDS: u64 = 8;
 
 /// A follower's pace.
 #[derive(Clone, Copy, Debug)]
@@ -30,12 +32,10 @@ pub(super) struct Pace {
     bytes_per_s: u64,
     /// When the last step was, while it catches up.
     stepped: Option<Time>,
-    /// What the leader had committed then.
-    committed: BlockNo,
-    /// Bytes a second that the leader commits.
+    /// What the leader said last of what it sealed, and when that was heard.
+    heard: Option<(Time, Epoch, u64)>,
+    /// Bytes a second that the leader seals.
     live_bytes_per_s: u64,
-    /// Bytes of the blocks that came lately, on average.
-    block_bytes: u64,
 }
 
 impl Pace {
@@ -43,9 +43,8 @@ impl Pace {
         Pace {
             bytes_per_s,
             stepped: None,
-            committed: BlockNo(0),
+            heard: None,
             live_bytes_per_s: 0,
-            block_bytes: 0,
         }
     }
 
@@ -59,24 +58,25 @@ impl Pace {
         self.stepped = None;
     }
 
-    /// Blocks came.
-    pub(super) fn came(&mut self, bytes: u64, blocks: u32) {
-        if blocks > 0 {
-            let average = bytes / u64::from(blocks);
-            self.block_bytes = match self.block_bytes {
-                0 => average,
-                before => before - before / STEPS + average / STEPS,
-            };
+    /// The leader said how much it sealed. Words that come together, after a stall, make one.
+    pub(super) fn hear(&mut self, now: Time, said: &Sealed) {
+        if let Some((at, epoch, bytes)) = self.heard
+            && epoch == said.epoch
+            && bytes <= said.bytes
+        {
+            let passed_us = now.since_us(at);
+            if passed_us < STEP_US {
+                return;
+            }
+            let live = per_second(said.bytes - bytes, passed_us);
+            let before = self.live_bytes_per_s;
+            self.live_bytes_per_s = before - before / WORDS + live / WORDS;
         }
+        self.heard = Some((now, said.epoch, said.bytes));
     }
 
     /// Bytes by which the limit may rise after a step of `step_us`.
-    fn step(&mut self, step_us: u64, committed: BlockNo) -> u64 {
-        let blocks = committed.0.saturating_sub(self.committed.0);
-        let live = per_second(blocks.saturating_mul(self.block_bytes), step_us);
-        let before = self.live_bytes_per_s;
-        self.live_bytes_per_s = before - before / STEPS + live / STEPS;
-        self.committed = committed;
+    fn step(&self, step_us: u64) -> u64 {
         let rate = u128::from(self.rate()) * u128::from(step_us) / 1_000_000;
         rate.min(u128::from(u64::MAX)) as u64
     }
@@ -120,8 +120,6 @@ impl Follower {
             }
         } else if behind > BEHIND_BLOCKS && self.pace.bytes_per_s > 0 && self.credited.is_some() {
             self.pace.stepped = Some(state.clock);
-            self.pace.committed = self.leader_committed;
-            self.pace.live_bytes_per_s = 0;
             self.receiver.cap();
         }
     }
@@ -132,7 +130,7 @@ impl Follower {
             return;
         };
         self.pace.stepped = Some(now);
-        let more = self.pace.step(now.since_us(before), self.leader_committed);
+        let more = self.pace.step(now.since_us(before));
         let ahead = self.pace.rate() / (1_000_000 / AHEAD_US);
         if self.receiver.raise_cap(more, ahead) {
             self.grant(state);

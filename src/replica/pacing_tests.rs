@@ -2,8 +2,9 @@
 
 use super::super::credit::Receiver;
 use super::super::test_kit::credit;
-use super::{Pace, STEP_US, STEPS};
-use crate::types::BlockNo;
+use super::{Pace, STEP_US, WORDS};
+use crate::types::{Epoch, Time};
+use crate::wire::body::Sealed;
 
 const WINDOW: u64 = 1 << 20;
 const STEP_BYTES: u64 = 4096;
@@ -63,35 +64,75 @@ fn a_cap_takes_nothing_back_and_ends_with_its_connection() {
     assert_eq!(receiver.limit().bytes, WINDOW + STEP_BYTES);
 }
 
-/// The set rate counts as long as it is above 5/4 of what the leader commits.
+const HEARTBEAT_US: u64 = 100_000;
+
+fn said(epoch: u64, bytes: u64) -> Sealed {
+    Sealed {
+        epoch: Epoch(epoch as u32),
+        bytes,
+    }
+}
+
+/// The set rate counts as long as it is above 5/4 of what the leader seals, however large the
+/// blocks of its backlog are.
+///
+///
 #[test]
-fn what_is_live_counts_on_top() {
+fn what_is_live_counts() {
     let bytes_per_s = 1_000_000;
     let mut pace = Pace::new(bytes_per_s);
-    pace.came(8 * 4096, 8);
-    assert_eq!(
-        pace.step(STEP_US, BlockNo(0)),
-        bytes_per_s * STEP_US / 1_000_000
-    );
-    // Ten blocks a step: 2,048,000 bytes a second.
-    let mut committed = 0;
-    let mut step = 0;
-    for _ in 0..20 * STEPS {
-        committed += 10;
-        step = pace.step(STEP_US, BlockNo(committed));
-    }
-    let live = 10 * 4096;
+    let set = bytes_per_s * STEP_US / 1_000_000;
+    assert_eq!(pace.step(STEP_US), set);
+    let (mut now, mut bytes) = (0, 7 << 40);
+    let mut run = |pace: &mut Pace, per_heartbeat: u64| {
+        for _ in 0..20 * WORDS {
+            now += HEARTBEAT_US;
+            bytes += per_heartbeat;
+            pace.hear(Time(now), &said(3, bytes));
+        }
+    };
+    // 800,000 bytes a second: what is set is enough.
+    run(&mut pace, 80_000);
+    assert_eq!(pace.step(STEP_US), set, "the first word is no rate");
+    // 2,000,000 bytes a second.
+    run(&mut pace, 200_000);
+    let (live, step) = (2_000_000 * STEP_US / 1_000_000, pace.step(STEP_US));
     assert!(
         step > live && step <= live + live / 4,
         "{step} of {live} bytes a step"
     );
+    run(&mut pace, 0);
+    assert_eq!(pace.step(STEP_US), set, "nothing is live any more");
 }
 
-/// A follower that is far behind a leader of absurd numbers computes no overflow.
+/// Another epoch counts from another start, a smaller number is none, and words that come at once
+/// make one.
+#[test]
+fn what_cannot_be_compared_is_no_rate() {
+    let mut pace = Pace::new(1);
+    pace.hear(Time(0), &said(3, 0));
+    pace.hear(Time(HEARTBEAT_US), &said(4, u64::MAX));
+    pace.hear(Time(2 * HEARTBEAT_US), &said(4, 5));
+    assert_eq!(pace.rate(), 1);
+    pace.hear(Time(2 * HEARTBEAT_US + 1), &said(4, 1_000_005));
+    assert_eq!(pace.rate(), 1);
+    pace.hear(Time(3 * HEARTBEAT_US), &said(4, 1_000_005));
+    let live = 10_000_000 / WORDS;
+    assert_eq!(pace.rate(), live + live / 4);
+}
+
+/// A follower whose leader says absurd numbers computes no overflow.
 #[test]
 fn absurd_numbers_end_at_the_bounds() {
     let mut pace = Pace::new(u64::MAX);
-    pace.came(u64::MAX, 1);
-    assert_eq!(pace.step(1_000_000, BlockNo(u64::MAX)), u64::MAX);
-    assert_eq!(pace.step(u64::MAX, BlockNo(0)), u64::MAX);
+    pace.hear(Time(0), &said(1, 0));
+    pace.hear(Time(STEP_US), &said(1, u64::MAX));
+    assert_eq!(pace.step(1_000_000), u64::MAX);
+    assert_eq!(pace.step(u64::MAX), u64::MAX);
+    let mut pace = Pace::new(1);
+    for word in 0..4 * WORDS {
+        let bytes = u64::MAX / (4 * WORDS) * word;
+        pace.hear(Time(word * STEP_US), &said(1, bytes));
+    }
+    assert!(pace.step(1_000_000) > 1);
 }

@@ -377,7 +377,7 @@ fn may_send(connection: &Connection, body: &Body) -> bool {
     match (channel, body) {
         // Both sides of a control connection may lead logs. Without one, heartbeats take the data
         // connection.
-        (_, Body::Ping(_) | Body::Pong(_)) => true,
+        (_, Body::Ping(_) | Body::Pong(_) | Body::Sealed(_)) => true,
         // Either side may ask the other one for blocks that are damaged in its own log.
         (Channel::Data, Body::Fetch(_) | Body::FetchOk(_) | Body::Nack(_)) => true,
         (Channel::Data, Body::Where(_) | Body::Replicate(_) | Body::TakeOver(_)) => !dialed,

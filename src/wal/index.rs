@@ -146,9 +146,14 @@ impl Index {
     }
 
     /// Recovery goes on behind damaged blocks, at `tail`: of what lies before, memory knows no
-    /// headers. If they may hold the beginning of an epoch it is not known which.
+    /// headers, nor how late their records are. If they may hold the beginning of an epoch it is
+    /// not known which.
     pub(super) fn skip_damage(&mut self, from: BlockNo, tail: Tail, epoch_before: Epoch) {
         self.held.clear();
+        let segment = self.latest.range(..=from).next_back();
+        let segment = segment.map_or(from, |(base, _)| *base);
+        self.latest
+            .retain(|base, _| *base < segment || *base >= tail.next);
         self.tail = tail;
         self.note_blind(from, tail.next, epoch_before != tail.epoch);
     }

@@ -1,5 +1,6 @@
 //! Damage in a log that other nodes hold: found, noted, repaired to the byte; what is beyond that.
 
+use super::index::{Index, Tail};
 use super::output::{Health, ReadError, RecoveredMemory};
 use super::rig::{Disk, Random, Rig, batch_of, config, values_of};
 use super::{Config, From, Load, Output, RepairRefusal, ScrubReport, State};
@@ -7,7 +8,7 @@ use crate::buffers::Buffers;
 use crate::limits::SEGMENT_HEADER;
 use crate::types::{BlockNo, Epoch, Offset};
 use crate::wire::block::{self, BlockHeader};
-use crate::wire::checkpoint::{self, Memory};
+use crate::wire::checkpoint::{self, LogStart, Memory};
 use std::collections::BTreeMap;
 
 fn shared() -> Config {
@@ -147,8 +148,8 @@ fn a_flipped_bit_anywhere_is_found_and_repaired() {
     rig.append_durably(b"and on");
 }
 
-/// H-49, Q-8: the same while the log is down: found at the start or by the pass behind it,
-/// whichever part.
+/// H-2, H-31, H-48, H-49, Q-8: the same while the log is down: found at the start or by the pass
+/// behind it, whichever part.
 #[test]
 fn damage_of_a_stopped_log_is_passed_by_and_repaired() {
     let mut rig = log_of(14);
@@ -200,6 +201,33 @@ fn damage_of_a_stopped_log_is_passed_by_and_repaired() {
             assert!(again.report().damage.is_empty());
         }
     }
+}
+
+/// What a recovery passed by was not seen: a search by time must not take a segment for earlier
+/// than what is repaired in it.
+///
+///
+#[test]
+fn a_search_by_time_passes_no_segment_with_damage() {
+    let config = Config {
+        segment_bytes: 128 * 4096,
+        ..shared()
+    };
+    let mut rig = Rig::created(config);
+    for time in [1000, 5000, 1001, 1002] {
+        rig.append_at(b"value", time).expect("there is room");
+        rig.run();
+    }
+    let blocks = blocks_of(&rig.disk);
+    let headers: Vec<BlockHeader> = blocks.values().map(|block| block.2).collect();
+    let mut index = Index::new(LogStart::default());
+    for (header, position) in headers.iter().zip((SEGMENT_HEADER as u64..).step_by(4096)) {
+        match header.block {
+            BlockNo(1) => index.skip_damage(BlockNo(1), Tail::behind(header), header.epoch),
+            _ => index.push(header, BlockNo(0), position),
+        }
+    }
+    assert!(index.may_be_as_late(BlockNo(0), 3000));
 }
 
 /// a log whose only segment is damaged from its first block on, and that stops again before

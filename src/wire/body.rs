@@ -16,6 +16,7 @@
 //! | 0x0C | FetchOk | answers to Fetch, back | | run of blocks |
 //! | 0x0D | Ping | leader -> replica, control connection | Pong | |
 //! | 0x0E | Pong | replica -> leader, control connection | | |
+//! | 0x0F | Sealed | leader -> replica, control connection | | |
 //! | 0x10 | Metadata | client -> node | MetadataOk, Error | |
 //! | 0x11 | MetadataOk | node -> client | | |
 //! | 0x12 | Append | client -> node | AppendOk, Error | one batch |
@@ -369,6 +370,14 @@ frames! {
         durable_end: BlockNo,
         /// From the Ping.
         sent_at_us: u64,
+    }
+    /// What the leader has sealed, told with its heartbeats (capability `sealed_bytes`): how fast
+    /// its log grows is the least pace at which a follower that is behind comes nearer.
+    Sealed 0x0F {
+        /// Epoch of the leader.
+        epoch: Epoch,
+        /// Bytes of the blocks that it sealed since its start, as padded to 4096.
+        bytes: u64,
     }
     /// First frame of a client's connection: who is here, who leads what.
     Metadata 0x10 {

@@ -30,6 +30,7 @@ fn golden_bodies() -> Vec<Body> {
     [
         node_bodies(),
         block_bodies(),
+        heartbeat_bodies(),
         client_bodies(),
         later_peer_bodies(),
     ]
@@ -147,6 +148,11 @@ fn block_bodies() -> Vec<Body> {
             padded_len: D,
         }
         .into(),
+    ]
+}
+
+fn heartbeat_bodies() -> Vec<Body> {
+    vec![
         Ping {
             epoch: E1,
             committed_end: B1,
@@ -159,6 +165,11 @@ fn block_bodies() -> Vec<Body> {
             promised: E1,
             durable_end: B1,
             sent_at_us: U64,
+        }
+        .into(),
+        Sealed {
+            epoch: E1,
+            bytes: U64,
         }
         .into(),
     ]

@@ -55,6 +55,8 @@ macro_rules! capabilities {
 capabilities! {
     TakeOver "take_over" bit 1 since "0.1.0"
         "the node takes the frame TakeOver: a leadership may be handed to it";
+    SealedBytes "sealed_bytes" bit 2 since "0.1.0"
+        "the node takes the frame Sealed: its pace while it is behind counts what is live";
 }
 
 /// Bit 0 belongs to `trust::HAS_SECRET`.

@@ -11,8 +11,9 @@ fn published_bits_keep_their_names() {
         .iter()
         .map(|one| (one.bit(), one.name(), one.since()))
         .collect();
-    assert_eq!(rows, [(1, "take_over", "0.1.0")]);
-    assert_eq!(Capabilities::HERE.bits(), 0b10);
+    let published = [(1, "take_over", "0.1.0"), (2, "sealed_bytes", "0.1.0")];
+    assert_eq!(rows, published);
+    assert_eq!(Capabilities::HERE.bits(), 0b110);
 }
 
 #[test]
@@ -41,7 +42,7 @@ fn a_set_holds_what_it_was_given() {
     assert_eq!(set.names(), ["take_over", "bit 40"]);
     assert_eq!(set.without(Capabilities::HERE).names(), ["bit 40"]);
     assert_eq!(
-        Capabilities::from_names(["take_over"]),
+        Capabilities::from_names(["take_over", "sealed_bytes"]),
         Ok(Capabilities::HERE)
     );
     assert_eq!(Capabilities::from_names(["take_over", "warp"]), Err("warp"));

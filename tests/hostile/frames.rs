@@ -178,6 +178,7 @@ pub fn owed(fate: &Fate, first: bool) -> Option<Owed> {
         | Body::FetchOk(_)
         | Body::Ping(_)
         | Body::Pong(_)
+        | Body::Sealed(_)
         | Body::MetadataOk(_)
         | Body::AppendOk(_)
         | Body::ReadOk(_)

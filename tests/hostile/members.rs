@@ -60,7 +60,12 @@ pub fn until_still_there(wire: &mut Wire) -> (Vec<Answer>, bool) {
 
 /// The first refusal or frame among the answers that is not the node's own business.
 pub fn outcome(answers: &[Answer], open: bool) -> String {
-    let own = |answer: &&Answer| !matches!(answer.body, Body::Where(_) | Body::Ping(_));
+    let own = |answer: &&Answer| {
+        !matches!(
+            answer.body,
+            Body::Where(_) | Body::Ping(_) | Body::Sealed(_)
+        )
+    };
     let name = answers.iter().rfind(own).map_or("nothing", named);
     if open {
         name.to_owned()

@@ -4,14 +4,16 @@
 //! and its status, the capabilities are taken away, and what others send to it is counted by type.
 //! All else passes as it is. So the node behind it is a real one, which follows, votes and leads,
 //! and the others must treat it as an older one. Whether it is one can be changed at any time, for
-//! connections from then on. Its threads end with the test's process.
+//! connections from then on. On the way to it runs of blocks can be made to take as long as one
+//! likes, each on its connection. Its threads end with the test's process.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use millrace::limits::FRAME_HEADER;
 use millrace::wire::body::{Body, HelloOk};
@@ -22,6 +24,8 @@ use serde_json::{Value, json};
 #[derive(Default)]
 pub struct Older {
     is_older: AtomicBool,
+    /// How long each run of blocks for the node is held back, milliseconds.
+    hold_runs_ms: AtomicU64,
     /// Frames for the node, by number.
     sent: Mutex<BTreeMap<u8, u64>>,
 }
@@ -37,6 +41,13 @@ impl Older {
     /// Whether the node looks older, from the next connection on.
     pub fn set(&self, is_older: bool) {
         self.is_older.store(is_older, Ordering::SeqCst);
+    }
+
+    /// From now on each run of blocks takes so long to the node, and what comes behind it on its
+    /// connection waits.
+    pub fn hold_runs(&self, time: Duration) {
+        let ms = time.as_millis() as u64;
+        self.hold_runs_ms.store(ms, Ordering::SeqCst);
     }
 
     /// Frames of this number that were sent to the node so far.
@@ -106,6 +117,10 @@ impl Older {
         if whose == Whose::Others {
             let mut sent = self.sent.lock().expect("sound");
             *sent.entry(header.kind).or_default() += 1;
+        }
+        if whose == Whose::Others && header.payload_len > 0 {
+            let ms = self.hold_runs_ms.load(Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(ms));
         }
         let (body, payload) = rest.split_at(header.body_len);
         let body = Body::decode(header.kind, body).and_then(Result::ok);

@@ -10,8 +10,10 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Output;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use millrace::limits;
+use millrace::wire::message::Message;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, wait_until};
@@ -21,6 +23,10 @@ use crate::{append, assert_appended, digests, lines};
 
 /// The number of the frame `TakeOver`.
 const TAKE_OVER: u8 = 0x30;
+/// The number of the frame `Sealed`.
+const SEALED: u8 = 0x0f;
+/// What this version can.
+const ALL: [&str; 2] = ["take_over", "sealed_bytes"];
 /// A node that was caught up for ten seconds is given its shard back.
 const NOT_GIVEN_BACK: Duration = Duration::from_secs(14);
 const GIVEN_BACK: Duration = Duration::from_secs(60);
@@ -65,6 +71,11 @@ fn finalize(cluster: &Cluster, more: &[&str]) -> Output {
 
 fn said(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
+}
+
+/// What a node wrote so far.
+fn said_by(cluster: &Cluster, node: usize) -> String {
+    fs::read_to_string(cluster.file(&format!("node-{node}.log"))).expect("a log")
 }
 
 /// What a node knows of another one.
@@ -155,14 +166,14 @@ fn an_older_node_is_served_in_the_old_form_until_it_is_upgraded() {
     let done = promote(&cluster, "0", "2", 1);
     assert!(done.status.success(), "{}", said(&done));
     std::thread::sleep(NOT_GIVEN_BACK);
-    assert_eq!(older.sent(TAKE_OVER), 0);
+    assert_eq!((older.sent(TAKE_OVER), older.sent(SEALED)), (0, 0));
     assert_eq!(
         cluster.roles(3).get(2).map(String::as_str),
         Some("follower")
     );
 
     let shown = finalize(&cluster, &[]);
-    let words = "cannot be finalized now: node 3 lacks take_over; mend: upgrade";
+    let words = "cannot be finalized now: node 3 lacks sealed_bytes take_over; mend: upgrade";
     assert!(
         shown.status.success() && said(&shown).contains(words),
         "{}",
@@ -170,24 +181,24 @@ fn an_older_node_is_served_in_the_old_form_until_it_is_upgraded() {
     );
     assert_not_finalized(
         &cluster,
-        &["node 3 lacks take_over"],
-        "node 3 lacks take_over",
+        &["node 3 lacks sealed_bytes take_over"],
+        "node 3 lacks take_over sealed_bytes",
     );
 
     // The upgrade of node 3: from here on it says what it can, and gets its shard back.
     cluster.stop(3);
     older.set(false);
     cluster.start_node(3);
-    wait_until_known(&cluster, &json!(["take_over"]));
+    wait_until_known(&cluster, &json!(ALL));
     cluster.wait_until_leads(3, 2, GIVEN_BACK);
-    assert!(older.sent(TAKE_OVER) > 0);
+    assert!(older.sent(TAKE_OVER) > 0 && older.sent(SEALED) > 0);
     append_everywhere(&mut cluster);
 
     cluster.stop(2);
     let words = ["node 2 (", "cannot be reached"];
     assert_not_finalized(&cluster, &words, "not connected to node 2");
     cluster.start_node(2);
-    wait_until_known(&cluster, &json!(["take_over"]));
+    wait_until_known(&cluster, &json!(ALL));
     let done = finalize(&cluster, &["--yes"]);
     assert!(done.status.success(), "{}", said(&done));
     let again = finalize(&cluster, &["--yes"]);
@@ -223,22 +234,20 @@ fn segments(cluster: &Cluster) -> Vec<(PathBuf, u32)> {
 #[test]
 fn a_finalized_cluster_refuses_a_downgraded_node() {
     let (mut cluster, older) = start(false);
-    wait_until_known(&cluster, &json!(["take_over"]));
+    wait_until_known(&cluster, &json!(ALL));
     let done = finalize(&cluster, &["--yes"]);
     let told = said(&done);
     assert!(done.status.success(), "{told}");
     for node in cluster.ids() {
-        assert!(
-            told.contains(&format!("node {node} is finalized with take_over")),
-            "{told}"
-        );
+        let words = format!("node {node} is finalized with take_over sealed_bytes");
+        assert!(told.contains(&words), "{told}");
         cluster.stop(node);
         cluster.start_node(node);
     }
     cluster.wait_until_led(PATIENCE);
     for node in cluster.ids() {
         let status = cluster.status(node).expect("it answers");
-        assert_eq!(status["finalized"], json!(["take_over"]), "after a restart");
+        assert_eq!(status["finalized"], json!(ALL), "after a restart");
     }
     let page = http(&cluster, 2, "GET /metrics");
     let row = "millrace_capability_finalized{capability=\"take_over\"} 1";
@@ -250,14 +259,13 @@ fn a_finalized_cluster_refuses_a_downgraded_node() {
     let before = segments(&cluster);
     assert!(before.len() >= 3, "{before:?}");
     cluster.start_node(3);
-    let log =
-        |node: usize| fs::read_to_string(cluster.file(&format!("node-{node}.log"))).expect("a log");
+    let log = |node: usize| said_by(&cluster, node);
     wait_until("all say that node 3 is refused", PATIENCE, || {
         cluster
             .ids()
             .all(|node| log(node).contains("LacksCapability"))
     });
-    let words = "(finalized: take_over, the refused side has: none); mend: start the version";
+    let words = "(finalized: take_over sealed_bytes, the refused side has: none); mend: start";
     for node in cluster.ids() {
         assert!(log(node).contains(words), "node {node}: {}", log(node));
     }
@@ -271,7 +279,7 @@ fn a_finalized_cluster_refuses_a_downgraded_node() {
     // As if a later version had finalized the cluster.
     let identity = cluster.data(3).join("node.toml");
     let sound = fs::read_to_string(&identity).expect("written");
-    let later = sound.replace("\"take_over\"", "\"take_over\", \"warp\"");
+    let later = sound.replace("\"take_over\"", "\"warp\", \"take_over\"");
     assert_ne!(later, sound);
     fs::write(&identity, later).expect("written");
     let before = digests(&cluster.data(3));
@@ -295,4 +303,38 @@ fn a_finalized_cluster_refuses_a_downgraded_node() {
     cluster.wait_until_led(PATIENCE);
     append_everywhere(&mut cluster);
     cluster.stop_all();
+}
+
+/// Runs of blocks that take longer than a follower waits for its leader hold nothing up but
+/// themselves: heartbeats have a connection of their own, so nobody asks for votes, and the rest of
+/// the set acknowledges meanwhile.
+///
+/// H-15
+#[test]
+fn slow_blocks_delay_no_heartbeat() {
+    let (mut cluster, way) = start(false);
+    append_everywhere(&mut cluster);
+    let elections = |cluster: &Cluster| {
+        said_by(cluster, 3)
+            .matches(Message::ElectionBegins.name())
+            .count()
+    };
+    let (before, since) = (elections(&cluster), Instant::now());
+    let waits = Duration::from_millis(2 * limits::ELECTION_TIMEOUT_MS);
+    way.hold_runs(waits + waits / 4);
+    while since.elapsed() < 5 * waits {
+        for shard in 0..2 {
+            let input = lines(shard, 20);
+            let quorum = ["--level", "quorum", "--timeout-ms", "20000"];
+            assert_appended(&append(cluster.address(1), shard, input, &quorum));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let status = cluster.status(1).expect("it answers");
+    let mut links = status["links"].as_array().expect("all links").iter();
+    let behind = |link: &Value| link["peer"] == 3 && link["lag"]["records"].as_u64() > Some(0);
+    assert!(links.any(behind), "{status}");
+    assert_eq!(elections(&cluster), before, "node 3 heard no leader");
+    way.hold_runs(Duration::ZERO);
+    cluster.wait_until_equal(PATIENCE);
 }

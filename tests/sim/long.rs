@@ -7,7 +7,7 @@
 
 use super::options::Options;
 use super::report::Report;
-use super::rng::Rng;
+use super::rng::{Chance, Rng};
 use super::runs::{Script, complain, run as run_one};
 use super::scenarios::Traced;
 use super::verdict::{Name, Verdict, ensure};
@@ -21,9 +21,10 @@ use std::time::{Duration, Instant};
 const LEAST_ACKED: u64 = 200;
 /// Virtual time in which they must be, microseconds.
 const ACKED_WITHIN_US: u64 = 60_000_000;
-/// A fault phase that was too short goes on by so much at a time, microseconds. Each time faults
-/// and requests are a quarter rarer: some seeds draw so many faults that nothing ever comes about,
-/// or more requests than their network can carry before clients have given them up.
+/// A fault phase that was too short goes on by so much at a time, microseconds. Each time faults,
+/// requests and late frames are a quarter rarer: some seeds draw so many faults that nothing ever
+/// comes about, more requests than their network can carry before clients have given them up, or
+/// frames that come later than an election waits.
 const LONGER_BY_US: u64 = 250_000;
 /// Mean time between two faults, at most, microseconds.
 const FAULT_EVERY_US: u64 = 2_000_000;
@@ -104,6 +105,11 @@ fn seed_of<const MEMBERS: usize>(seed: u64, trace: Traced) -> Result<Report, Ver
         let rarer = |every_us: u64, longest_us: u64| (every_us + every_us / 4).min(longest_us);
         options.fault_every_us = rarer(options.fault_every_us, FAULT_EVERY_US);
         options.client_every_us = rarer(options.client_every_us, CLIENT_EVERY_US);
+        let late = options.network.spike;
+        options.network.spike = Chance(late.0 - late.0 / 4);
+        if world.net.options.spike == late {
+            world.net.options.spike = options.network.spike;
+        }
     }
     world.report.under_faults = world.checker.acked_count(Level::Quorum);
     world.come_to_rest()?;

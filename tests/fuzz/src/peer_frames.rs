@@ -15,7 +15,7 @@ const RUN_BYTES: usize = 256 << 10;
 /// What `runtime/peer.rs` lets through to a shard: see the table in `body.rs`.
 pub fn may_come(data: bool, dialed: bool, body: &Body) -> bool {
     match body {
-        Body::Ping(_) | Body::Pong(_) => true,
+        Body::Ping(_) | Body::Pong(_) | Body::Sealed(_) => true,
         Body::Fetch(_) | Body::FetchOk(_) | Body::Nack(_) => data,
         Body::Where(_) | Body::Replicate(_) | Body::TakeOver(_) => data && !dialed,
         Body::Position(_)
@@ -94,7 +94,7 @@ fn position(input: &mut Input<'_>, status: &ShardStatus, tail: &BlockHeader) -> 
 /// A frame about a log whose last block is `tail`, and its payload.
 pub fn near_frame(input: &mut Input<'_>, status: &ShardStatus, tail: &BlockHeader) -> Body {
     let (epoch, end) = (status.epoch, status.log_end);
-    match input.u8() % 12 {
+    match input.u8() % 13 {
         0 | 1 => Where {
             epoch: epoch_near(input, epoch),
             log_end: block_near(input, end),
@@ -145,6 +145,11 @@ pub fn near_frame(input: &mut Input<'_>, status: &ShardStatus, tail: &BlockHeade
         .into(),
         10 => Resume {
             next: block_near(input, end),
+        }
+        .into(),
+        11 => Sealed {
+            epoch: epoch_near(input, epoch),
+            bytes: input.u64(),
         }
         .into(),
         _ => TakeOver {
