@@ -134,6 +134,8 @@ fn fill(node: &Node, place: &Place, files: usize) {
 
 /// A file that is gone is named, not the sound one before it: at the start, and if it goes while
 /// the node runs, by the read that misses it, which counts.
+///
+/// H-78
 #[test]
 fn a_segment_that_is_gone_is_named() {
     let place = Place::new();

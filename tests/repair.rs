@@ -286,7 +286,7 @@ fn place_of(
     (name.clone(), at + pick(range))
 }
 
-/// H-10, H-21, H-49, H-50, Q-4, Q-8.
+/// H-21, H-49, H-50, H-78, Q-4, Q-8.
 #[test]
 fn a_flipped_bit_in_any_part_is_repaired() {
     let mut set = Set::start();

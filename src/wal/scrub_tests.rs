@@ -148,8 +148,8 @@ fn a_flipped_bit_anywhere_is_found_and_repaired() {
     rig.append_durably(b"and on");
 }
 
-/// H-2, H-31, H-48, H-49, Q-8: the same while the log is down: found at the start or by the pass
-/// behind it, whichever part.
+/// H-2, H-10, H-31, H-48, H-49, Q-8: the same while the log is down: found at the start or by the
+/// pass behind it, whichever part.
 #[test]
 fn damage_of_a_stopped_log_is_passed_by_and_repaired() {
     let mut rig = log_of(14);

@@ -19,7 +19,7 @@ const RATE: u64 = 30_000;
 const ACKS: u64 = 6_000;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Q-10, H-9: node 1 leads shard 0 on a disk that fails.
+/// Q-10, H-9, H-78: node 1 leads shard 0 on a disk that fails.
 #[test]
 fn a_leader_whose_disk_fails_is_replaced_and_rebuilt() {
     let made = Mount::ext4_on_too_small(DISK_BYTES, MEMORY_BYTES);
