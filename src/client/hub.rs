@@ -3,8 +3,10 @@
 //!
 //! Owns the numbers of requests and which connection each went out on. A connection that owes an
 //! answer and is silent is asked for `Metadata`; one that leaves that unanswered too is closed, so
-//! a hung node costs seconds, not the whole time of a batch. What an answer means for a batch or a
-//! read is decided in `lane.rs` and `reading.rs`. Nothing is sent again from here.
+//! a hung node costs seconds, not the whole time of a batch. Meanwhile the others are asked as well,
+//! and once one of them names another leader for what was asked of it, it is closed at once. What an
+//! answer means for a batch or a read is decided in `lane.rs` and `reading.rs`. Nothing is sent
+//! again from here.
 
 use super::event::{Action, Failure};
 use super::routes::{Refusal, Routes};
@@ -54,6 +56,8 @@ struct Link {
 struct Asked {
     connection: ConnectionId,
     shard: Option<ShardId>,
+    /// Whom the request was sent to as the leader of its shard.
+    leader: Option<NodeId>,
 }
 
 /// What an event meant.
@@ -238,6 +242,7 @@ impl Hub {
             Asked {
                 connection,
                 shard: None,
+                leader: None,
             },
         );
     }
@@ -252,8 +257,13 @@ impl Hub {
         payload: Bytes,
     ) -> u64 {
         let correlation = self.send(now, connection, body, log, payload);
-        let shard = Some(log.shard);
-        self.asked.insert(correlation, Asked { connection, shard });
+        let node = self.links[&connection].node;
+        let asked = Asked {
+            connection,
+            shard: Some(log.shard),
+            leader: self.routes.leader(log.shard).filter(|it| Some(*it) == node),
+        };
+        self.asked.insert(correlation, asked);
         correlation
     }
 
@@ -401,7 +411,32 @@ impl Hub {
         link.node = Some(known.node);
         self.failed.remove(&link.address);
         self.refresh_at = None;
-        News::None
+        self.leave_deposed(now)
+    }
+
+    /// Closes connections that are asked whether they live, if what was asked of them as leaders is
+    /// led by others now; while there are more of them, the others are asked again.
+    fn leave_deposed(&mut self, now: Time) -> News {
+        let probed = |link: &Link| link.state == State::Ready && link.deadline.is_some();
+        let probed = self.links.iter().filter(|(_, link)| probed(link));
+        let probed: Vec<ConnectionId> = probed.map(|(id, _)| *id).collect();
+        let mut lost = Vec::new();
+        for connection in probed {
+            let mut asked = self.asked.values().filter(|it| it.connection == connection);
+            let deposed = asked.any(|it| {
+                let leads = it.shard.and_then(|shard| self.routes.leader(shard));
+                it.leader.is_some() && leads != it.leader
+            });
+            if deposed {
+                lost.extend(self.close(now, connection, "it answers no more, and another leads"));
+            } else {
+                self.refresh_at = Some(now.plus_us(BACKOFF_MOST_US / 2));
+            }
+        }
+        match lost.is_empty() {
+            true => News::None,
+            false => News::Lost(lost),
+        }
     }
 
     /// Does what is due; the requests that thereby get no answer.
@@ -434,6 +469,7 @@ impl Hub {
             .collect();
         for connection in probed {
             self.ask_metadata(now, connection);
+            self.refresh(now);
         }
         if self.refresh_at.is_some_and(|at| at <= now) && self.fatal.is_none() {
             self.refresh_at = Some(now.plus_us(backoff_us(2)));
