@@ -209,7 +209,7 @@ impl Replica {
         {
             return self.end_connection(now, connection, Code::StaleEpoch);
         }
-        if self.cannot_mend(now, connection, body) {
+        if self.cannot_mend(connection, body) {
             return;
         }
         let state = &mut self.state;
@@ -270,7 +270,7 @@ impl Replica {
         view: &dyn LogView,
     ) -> Verdict {
         self.look(now);
-        if let Some(verdict) = self.run_for_repair(now, connection, body, headers) {
+        if let Some(verdict) = self.run_for_repair(connection, body, headers) {
             return verdict;
         }
         let state = &mut self.state;

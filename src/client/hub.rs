@@ -3,9 +3,9 @@
 //!
 //! Owns the numbers of requests and which connection each went out on. A connection that owes an
 //! answer and is silent is asked for `Metadata`; one that leaves that unanswered too is closed, so
-//! a hung node costs seconds, not the whole time of a batch. Meanwhile the others are asked as well,
-//! and once one of them names another leader for what was asked of it, it is closed at once. What an
-//! answer means for a batch or a read is decided in `lane.rs` and `reading.rs`. Nothing is sent
+//! a hung node costs seconds, not the whole time of a batch. Meanwhile the others are asked as
+//! well: once one of them names another leader for what was asked of it, it is closed at once. What
+//! an answer means for a batch or a read is decided in `lane.rs` and `reading.rs`. Nothing is sent
 //! again from here.
 
 use super::event::{Action, Failure};

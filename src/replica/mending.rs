@@ -187,7 +187,6 @@ impl Replica {
     /// A run came that was asked for to repair blocks here. None: it was not.
     pub(super) fn run_for_repair(
         &mut self,
-        now: Time,
         connection: ConnectionId,
         body: &Body,
         headers: Option<&[BlockHeader]>,
@@ -203,7 +202,7 @@ impl Replica {
         if run.count > 0 && sound.is_ok() {
             return Some(Verdict::Repair);
         }
-        self.mended(now, Mended::Useless);
+        self.mended(Mended::Useless);
         Some(match sound {
             Ok(_) => Verdict::AckAgain,
             Err(code) => Verdict::Refuse(code),
@@ -211,7 +210,7 @@ impl Replica {
     }
 
     /// What came of the run of the last [`Verdict::Repair`].
-    pub fn mended(&mut self, _now: Time, what: Mended) {
+    pub fn mended(&mut self, what: Mended) {
         let Some(asked) = self.mending.asked.take() else {
             return;
         };
@@ -234,7 +233,7 @@ impl Replica {
     }
 
     /// Whether the frame says that the blocks asked for cannot be given.
-    pub(super) fn cannot_mend(&mut self, now: Time, connection: ConnectionId, body: &Body) -> bool {
+    pub(super) fn cannot_mend(&mut self, connection: ConnectionId, body: &Body) -> bool {
         let Body::Nack(nack) = body else {
             return false;
         };
@@ -244,7 +243,7 @@ impl Replica {
             .filter(|asked| asked.connection == connection && asked.first == nack.first);
         let code = Code::from_number(nack.code);
         if asked.is_some() && code == Some(Code::BlocksDamaged) {
-            self.mended(now, Mended::Useless);
+            self.mended(Mended::Useless);
             return true;
         }
         // An answer that comes too late; a leader's links know what to make of others.

@@ -113,7 +113,7 @@ impl Shard {
             Verdict::Repair => {
                 let payload = payload.expect("a run for a repair has blocks");
                 let headers = headers.expect("they are sound");
-                return self.on_repair_run(now, payload, &headers, buffers);
+                return self.on_repair_run(payload, &headers, buffers);
             }
             Verdict::AckAgain | Verdict::Refuse(_) | Verdict::Ignore => {
                 if let Some((buffer, _)) = payload {

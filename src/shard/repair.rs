@@ -75,7 +75,6 @@ impl Shard {
     /// A run came for the place of damaged blocks.
     pub(super) fn on_repair_run(
         &mut self,
-        now: Time,
         (buffer, len): (BufferId, usize),
         headers: &[BlockHeader],
         buffers: &dyn Buffers,
@@ -94,7 +93,7 @@ impl Shard {
         if result.is_err() {
             self.release(buffer);
         }
-        self.replica.mended(now, what);
+        self.replica.mended(what);
     }
 
     /// An operator wants the log read again (`true`), or what is damaged asked for at once.
