@@ -220,7 +220,7 @@ impl Replica {
         if taken || self.follower.on_body(now, connection, body, state, view) {
             return self.mind_others(now);
         }
-        if self.take_over(now, connection, body) {
+        if self.take_over(now, connection, body, view) {
             return;
         }
         let mine = self

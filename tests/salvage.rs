@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Position of the first block in a segment file.
 const FIRST_BLOCK: u64 = 4096;
@@ -148,6 +148,66 @@ fn a_damaged_log_without_peers_is_salvaged() {
     let node = Node::start(&config, &place.address());
     assert_eq!(read_local(&node.address), "first\nsecond\nfifth\n");
     assert!(node.stop().success());
+}
+
+/// A salvage that dies in the middle leaves a log that does not start as if nothing were wrong, and
+/// that the next one brings to its end.
+#[test]
+fn a_salvage_that_was_interrupted_is_run_again() {
+    let place = Place::new();
+    let config = place.write_config(1, "");
+    let config_text = config.display().to_string();
+    let node = Node::start(&config, &place.address());
+    let log = place.data().join("7-0");
+    let segment = |path: &PathBuf| path.extension().is_some_and(|end| end == "seg");
+    let segments = |log: &Path| {
+        let all = fs::read_dir(log).expect("the log is there");
+        let mut all: Vec<PathBuf> = all.map(|entry| entry.expect("an entry").path()).collect();
+        all.retain(segment);
+        all.sort();
+        all
+    };
+    let line = "x".repeat(900_000);
+    while segments(&log).len() < 7 {
+        append(&node.address, &line);
+    }
+    assert!(node.stop().success());
+    let file = fs::File::options().write(true).open(&segments(&log)[1]);
+    let file = file.expect("the segment is there");
+    file.write_all_at(&[0x5A; 8], FIRST_BLOCK + 1_000_000)
+        .expect("writable");
+    let damaged = place.directory.path().join("damaged");
+    copy(&place.data(), &damaged);
+    let salvage = ["salvage", "--config", &config_text, "--log", "7-0", "--yes"];
+    for turn in 0..8 {
+        fs::remove_dir_all(place.data()).expect("it was there");
+        copy(&damaged, &place.data());
+        match turn {
+            // As it is after the first file was moved.
+            0 => {
+                let named = segments(&log)
+                    .into_iter()
+                    .rfind(|path| !path.ends_with("next.seg"));
+                let named = named.expect("several");
+                let aside = place.data().join("salvaged").join("7-0-1");
+                fs::create_dir_all(&aside).expect("it can be made");
+                let name = named.file_name().expect("a name");
+                fs::rename(&named, aside.join(name)).expect("it can be moved");
+            }
+            _ => {
+                let mut command = millrace();
+                let child = command.args(salvage).stdout(Stdio::null());
+                let mut child = child.stderr(Stdio::null()).spawn().expect("it runs");
+                std::thread::sleep(Duration::from_millis(3 * turn));
+                child.kill().expect("it can be killed");
+                child.wait().expect("it ends");
+            }
+        }
+        prints(&salvage, 0);
+        let node = Node::start(&config, &place.address());
+        append(&node.address, "and on");
+        assert!(node.stop().success());
+    }
 }
 
 /// Two nodes of a set without elections: their configurations and data.

@@ -8,7 +8,8 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use millrace::types::whole;
@@ -30,6 +31,9 @@ use crate::summary;
 use crate::tamper::{self, Change, TamperError};
 use crate::verify::{self, reader::Progress};
 use crate::writelog::WriteLog;
+
+/// How long the lock of a data directory may outlive its node.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Load generator and verifier for millrace.
 #[derive(Parser, Debug)]
@@ -219,18 +223,23 @@ fn verify(args: &VerifyArgs) -> Result<bool, Failure> {
     Ok(verdict.holds())
 }
 
-/// A node that runs changes its files under the eyes of the verifier; it holds the lock there.
+/// A node that runs changes its files under the eyes of the verifier; it holds the lock there. The
+/// kernel lets go of it a little after a node's end, once its ring is gone.
 fn refuse_running(data: &Path) -> Result<(), Failure> {
     let Ok(lock) = File::open(data.join("lock")) else {
         return Ok(());
     };
-    match lock.try_lock() {
-        Err(TryLockError::WouldBlock) => Err(Failure::BadInput(format!(
-            "{}: a node runs on this directory; mend: stop it first",
-            data.display()
-        ))),
-        _ => Ok(()),
+    let began = Instant::now();
+    while let Err(TryLockError::WouldBlock) = lock.try_lock() {
+        if began.elapsed() > LOCK_PATIENCE {
+            return Err(Failure::BadInput(format!(
+                "{}: a node runs on this directory; mend: stop it first",
+                data.display()
+            )));
+        }
+        thread::sleep(Duration::from_millis(20));
     }
+    Ok(())
 }
 
 /// Directories that are there, each once: a node held against itself proves nothing.

@@ -129,8 +129,12 @@ async fn promote(
     match give(&desk, Wish::Promote { shard, to }).await {
         Err(text) => refuse(StatusCode::SERVICE_UNAVAILABLE, text.to_owned()),
         Ok(logs) if logs.is_empty() => conflict(format!(
-            "this node does not lead shard {shard}; mend: ask its leader, see `millrace status`"
+            "this node does not lead shard {shard}, if there is one; mend: ask its leader, see \
+             `millrace status`"
         )),
+        Ok(_) if desk.board.snapshot().status["node"] == to.0 => {
+            conflict(format!("node {to} leads shard {shard} already"))
+        }
         Ok(logs) if logs.iter().any(|(_, begun)| *begun) => {
             let text = format!("shard {shard} is being handed over to node {to}");
             json_page(

@@ -104,12 +104,17 @@ fn run_show(show: &Show) -> Result<ExitCode, Failure> {
         say(format_args!("  they differ from offset {from} on"))?;
         say(format_args!(
             "  to keep node {}'s: stop node {}, and beside it `millrace diverge resolve --config \
-             FILE --log {}-{} --from {from} --keep {}`; or the other way round",
-            one.leader, one.peer, one.origin, one.shard, one.leader
+             FILE --log {}-{} --from {from} --keep {}`; or the other way round, on every node \
+             that holds what node {} does (if those are most of the members, see `EpochWaits` in \
+             README)",
+            one.leader, one.peer, one.origin, one.shard, one.leader, one.leader
         ))?;
     }
     if differing.is_empty() {
-        say(format_args!("no log of these nodes differs from a peer's"))?;
+        say(format_args!(
+            "no log of these nodes differs from a peer's, as far as they know: only a log's leader \
+             compares, so name that one too"
+        ))?;
         return Ok(ExitCode::SUCCESS);
     }
     Ok(ExitCode::from(1))

@@ -132,8 +132,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     ))?;
     if stopped.has_peers() {
         say(format_args!(
-            "other nodes hold this log too: a node that is started repairs it from them; use this \
-             command only if they cannot"
+            "other nodes hold this log too: a node that is started repairs damaged blocks from \
+             them; of a missing or exchanged file it says so and does not start the log: then \
+             move the log's directory away while all others are up. Use this command only if they \
+             cannot help"
         ))?;
     }
     if !arguments.yes {

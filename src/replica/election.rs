@@ -19,7 +19,7 @@ use super::{Config, Replica};
 use crate::faults::{Fault, active};
 use crate::limits::MAX_NODES;
 use crate::types::{BlockNo, ConnectionId, Epoch, LogId, NodeId, Time};
-use crate::wire::body::{Body, ReplicaMemory, Where};
+use crate::wire::body::{Body, CreditLimits, ReplicaMemory, Where};
 use crate::wire::code::Code;
 use crate::wire::message::Message;
 
@@ -338,7 +338,13 @@ impl Replica {
     }
 
     /// The leader hands over to this node.
-    pub(super) fn take_over(&mut self, now: Time, connection: ConnectionId, body: &Body) -> bool {
+    pub(super) fn take_over(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        body: &Body,
+        view: &dyn LogView,
+    ) -> bool {
         let (Some(leader), Body::TakeOver(said)) = (&mut self.leader, body) else {
             return false;
         };
@@ -348,7 +354,11 @@ impl Replica {
         if !state.config.electing || !follows {
             return false;
         }
-        if current && state.is_whole() && !state.failed && leader.phase == Phase::Waiting {
+        if view.is_full() {
+            let (end, nothing) = (view.log_end(), CreditLimits::default());
+            let nack = state.nack(Code::NoSpace, end, end, nothing);
+            state.send(connection, nack);
+        } else if current && state.is_whole() && !state.failed && leader.phase == Phase::Waiting {
             let text = format!("{}: takes over", state.config.log);
             state.notice(Message::HandOver, text);
             leader.stand(now, true, state);

@@ -439,6 +439,29 @@ fn a_hand_over_that_fails_is_over_after_a_timeout() {
     assert_eq!(leaders(&net), [1]);
 }
 
+/// A member without room on its disk is not given its shard: it says so, and the leader goes on at
+/// once. A leader without room hands over to one that has some, and is not asked for it back.
+#[test]
+fn a_full_disk_leads_nothing_that_another_could() {
+    let mut net = founded();
+    net.append(1, &[1]);
+    net.run();
+    net.node(2).log.full = true;
+    let (now, it) = (net.now, net.node(1));
+    assert!(it.replica.promote(now, NodeId(2), &it.log));
+    net.advance(TIMEOUT_US / 4);
+    assert!(!net.node(1).replica.hands_over(), "it was refused");
+    assert_eq!(leaders(&net), [1]);
+    net.node(1).log.full = true;
+    net.advance(2 * HANDOVER_MS * 1000);
+    assert_eq!(leaders(&net), [3], "the one with room");
+    net.advance(4 * HANDOVER_MS * 1000);
+    assert_eq!(leaders(&net), [3]);
+    net.node(1).log.full = false;
+    net.advance(5 * HANDOVER_MS * 1000);
+    assert_eq!(leaders(&net), [1], "the preferred one has room again");
+}
+
 /// A new log is left to the placed member for one timeout more.
 #[test]
 fn others_wait_longer_at_the_first_start() {

@@ -2,10 +2,11 @@
 //!
 //! The leader takes no more appends (its owner holds them back), waits until the other one has all
 //! its blocks and they are committed, and tells it to take over. If nothing has come of it within
-//! an election timeout it goes on as before. A member of a version that does not know `TakeOver` is
-//! never sent one: it leads only by an election. A leader that is not the preferred one hands over
-//! by
-//! itself once the preferred one has been caught up for a while. Read `election.rs` first.
+//! an election timeout it goes on as before; at once, if the member says that its disk is full. A
+//! member of a version that does not know `TakeOver` is never sent one: it leads only by an
+//! election. A leader that is not the preferred one hands over by itself once the preferred one has
+//! been caught up for a while, and one whose disk is full once another has room. Read `election.rs`
+//! first.
 
 use super::Replica;
 use super::leader::Leader;
@@ -15,6 +16,7 @@ use super::view::LogView;
 use crate::types::{NodeId, Time};
 use crate::wire::body::{ReplicaMemory, TakeOver};
 use crate::wire::capability::{Capabilities, Capability};
+use crate::wire::code::Code;
 use crate::wire::message::Message;
 
 /// Blocks that a member may lack and still count as caught up.
@@ -69,10 +71,13 @@ impl Leader {
     /// Whether a hand-over to `to` could begin now.
     pub(super) fn can_promote(&self, to: NodeId, state: &State, view: &dyn LogView) -> bool {
         let able = state.config.electing && self.is_open() && self.handing.is_none();
-        able && self.may_take_over(to, view)
+        able && self.may_take_over(to, state, view)
     }
 
-    fn may_take_over(&self, node: NodeId, view: &dyn LogView) -> bool {
+    fn may_take_over(&self, node: NodeId, state: &State, view: &dyn LogView) -> bool {
+        // What was full a while ago may have room again.
+        let full_us = 2 * state.config.handover_us;
+        let full = |at: Time| self.clock.since_us(at) < full_us;
         let link = self.links.iter().find(|link| link.peer == node);
         link.is_some_and(|link| {
             takes_over(link)
@@ -81,7 +86,7 @@ impl Leader {
                 && link.stopped.is_none()
                 && !link.operator_pause
                 && link.peer_pause.is_none()
-                && link.peer_full.is_none()
+                && !link.peer_full.is_some_and(full)
                 && link.matched.0 + CAUGHT_UP_BLOCKS >= view.log_end().0
         })
     }
@@ -141,14 +146,51 @@ impl Leader {
     }
 
     fn prefer(&mut self, now: Time, state: &mut State, view: &dyn LogView) {
-        let preferred = state.config.leader;
-        if preferred == state.config.node || !self.may_take_over(preferred, view) {
+        let Some(to) = self.rather(state, view) else {
             self.caught_up_since = None;
             return;
-        }
+        };
         let since = *self.caught_up_since.get_or_insert(now);
         if now >= since.plus_us(state.config.handover_us) {
-            self.promote(now, preferred, state, view);
+            self.promote(now, to, state, view);
         }
+    }
+
+    /// Who should lead rather than this node: the preferred member; or, while the disk here is
+    /// full, one whose disk is not known to be.
+    fn rather(&self, state: &State, view: &dyn LogView) -> Option<NodeId> {
+        let (own, preferred) = (state.config.node, state.config.leader);
+        if view.is_full() {
+            let able = self
+                .links
+                .iter()
+                .filter(|link| self.may_take_over(link.peer, state, view));
+            let best = able.max_by_key(|link| (link.peer == preferred, link.matched));
+            return best.map(|link| link.peer);
+        }
+        Some(preferred).filter(|to| *to != own && self.may_take_over(*to, state, view))
+    }
+
+    /// The member that was told to take over has no room on its disk: this leader goes on at once,
+    /// and asks again a hand-over's time later at the earliest. True if it was that.
+    pub(super) fn take_over_refused(
+        &mut self,
+        now: Time,
+        index: usize,
+        code: Code,
+        state: &mut State,
+    ) -> bool {
+        let peer = self.links[index].peer;
+        let told = self.handing.is_some_and(|it| it.told && it.to == peer);
+        if code != Code::NoSpace || !told {
+            return false;
+        }
+        self.handing = None;
+        self.caught_up_since = None;
+        self.links[index].peer_full = Some(now);
+        let log = state.config.log;
+        let text = format!("{log}: node {peer} has no space to lead: goes on");
+        state.notice(Message::HandOver, text);
+        true
     }
 }

@@ -321,7 +321,9 @@ impl Leader {
         if self.links[index].data.is_none() {
             return;
         }
-        if self.on_fetch_refused(now, index, body, code, state, view) {
+        if self.on_fetch_refused(now, index, body, code, state, view)
+            || self.take_over_refused(now, index, code, state)
+        {
             return;
         }
         let link = &mut self.links[index];

@@ -14,6 +14,8 @@ pub const LOG: LogId = LogId {
 pub struct TestLog {
     pub blocks: Vec<BlockHeader>,
     pub durable_end: BlockNo,
+    /// Its disk has no room.
+    pub full: bool,
 }
 
 impl TestLog {
@@ -87,6 +89,9 @@ impl LogView for TestLog {
     }
     fn durable_end(&self) -> BlockNo {
         self.durable_end
+    }
+    fn is_full(&self) -> bool {
+        self.full
     }
     fn held(&self, block: BlockNo) -> Option<(Epoch, u32)> {
         let header = self.blocks.get(usize::try_from(block.0).ok()?)?;

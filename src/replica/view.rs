@@ -41,6 +41,11 @@ pub trait LogView {
         true
     }
 
+    /// Whether the disk has no room for the next segment file: nothing of clients' is taken.
+    fn is_full(&self) -> bool {
+        false
+    }
+
     /// Epoch of the last block; 0 if there never was one.
     fn last_epoch(&self) -> Epoch {
         let last = self.log_end().previous();

@@ -4,8 +4,10 @@
 //!
 //! Nothing is deleted: what a log gives up lies afterwards in `data_dir/salvaged/<log>-<n>/`, with
 //! a copy of the checkpoint. The order makes it safe to be interrupted and run again: copies first,
-//! then the checkpoint, then files behind the cut, the last one first, then the rest of the file
-//! that is cut. Ordinary buffered reads and writes; the caller holds the directory's lock.
+//! then files behind the cut, the last one first, then the rest of the file that is cut, and the
+//! checkpoint last. Until that is written it says that there was more: the log does not start, and
+//! the next look finds the same end. Ordinary buffered reads and writes; the caller holds the
+//! directory's lock.
 
 use super::files::{create_directory, rename_new, sync_directory};
 use crate::limits::{CHECKPOINT_COPY, DISK_ALIGNMENT, SEGMENT_HEADER, WRITE_WINDOW};
@@ -171,9 +173,6 @@ pub fn give_up(directory: &Path, log: LogId, from: BlockNo, lost: bool) -> io::R
         File::open(copied?.path())?.sync_all()?;
     }
     sync_directory(&aside)?;
-    if let Some(known) = known {
-        write_checkpoint(directory, &ended(known, from, lost))?;
-    }
     let moved = segments.iter().rev().filter(|one| one.named >= from);
     for one in moved {
         rename_new(
@@ -185,6 +184,9 @@ pub fn give_up(directory: &Path, log: LogId, from: BlockNo, lost: bool) -> io::R
     sync_directory(&aside)?;
     if let Some(cut) = cut {
         zero_from(&cut.path, stop.position, cut.len)?;
+    }
+    if let Some(known) = known {
+        write_checkpoint(directory, &ended(known, from, lost))?;
     }
     Ok(GivenUp { aside, end: from })
 }

@@ -81,6 +81,10 @@ impl LogView for View<'_> {
         self.log.open_end_offset() == self.log.end_offset()
     }
 
+    fn is_full(&self) -> bool {
+        self.log.is_full()
+    }
+
     fn held(&self, block: BlockNo) -> Option<(Epoch, u32)> {
         if let Some(header) = self.stashed(block) {
             return Some((header.epoch, header.header_crc));

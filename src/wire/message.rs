@@ -57,8 +57,9 @@ messages! {
         "";
     EpochWaits 2 Info
         "this node cannot open an epoch yet: too few members answer",
-        "if it lasts, see why the other nodes do not answer; if the disks of a majority are lost, \
-         `millrace serve --new-member` on those nodes takes what is left for all there was";
+        "if it lasts, see why the other nodes do not answer; if a majority has lost its disks or \
+         gave up its blocks, stop those nodes, move the log's directory away on each and start it \
+         once with `millrace serve --new-member`: what is left then counts as all there was";
     EpochLost 3 Warn
         "this node leads the log no more; appends that waited end as Unknown",
         "none: a new epoch is opened as soon as a majority promises it";
@@ -167,8 +168,9 @@ messages! {
         "the log was read from end to end and compared with its checksums",
         "";
     MemoryLost 38 Warn
-        "both copies of a log's checkpoint are gone or damaged: this node neither votes, leads nor \
-         acknowledges for the log until the others have brought it up",
+        "this node may not know all that it promised or acknowledged for a log: its checkpoint or \
+         the log's end was damaged, or an operator gave up a part of it; until the others have \
+         brought it up it neither votes, leads nor acknowledges for it",
         "none while a majority of the other members is up; else start those first";
 }
 
