@@ -75,9 +75,9 @@ impl Leader {
     }
 
     fn may_take_over(&self, node: NodeId, state: &State, view: &dyn LogView) -> bool {
-        // What was full a while ago may have room again.
-        let full_us = 2 * state.config.handover_us;
-        let full = |at: Time| self.clock.since_us(at) < full_us;
+        // Who declined a while ago may have room again.
+        let again_us = 2 * state.config.handover_us;
+        let declined = |at: Time| self.clock.since_us(at) < again_us;
         let link = self.links.iter().find(|link| link.peer == node);
         link.is_some_and(|link| {
             takes_over(link)
@@ -86,7 +86,8 @@ impl Leader {
                 && link.stopped.is_none()
                 && !link.operator_pause
                 && link.peer_pause.is_none()
-                && !link.peer_full.is_some_and(full)
+                && link.peer_full.is_none()
+                && !link.declined.is_some_and(declined)
                 && link.matched.0 + CAUGHT_UP_BLOCKS >= view.log_end().0
         })
     }
@@ -172,7 +173,7 @@ impl Leader {
     }
 
     /// The member that was told to take over has no room on its disk: this leader goes on at once,
-    /// and asks again a hand-over's time later at the earliest. True if it was that.
+    /// and asks it again two hand-over's times later at the earliest. True if it was that.
     pub(super) fn take_over_refused(
         &mut self,
         now: Time,
@@ -187,7 +188,7 @@ impl Leader {
         }
         self.handing = None;
         self.caught_up_since = None;
-        self.links[index].peer_full = Some(now);
+        self.links[index].declined = Some(now);
         let log = state.config.log;
         let text = format!("{log}: node {peer} has no space to lead: goes on");
         state.notice(Message::HandOver, text);

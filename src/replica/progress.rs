@@ -176,6 +176,8 @@ pub struct Link {
     pub peer_pause: Option<PauseReason>,
     /// When the follower last refused a run because its disk is full, if it granted nothing since.
     pub peer_full: Option<Time>,
+    /// When it was told to take over and had no space to lead.
+    pub declined: Option<Time>,
     pub operator_pause: bool,
     pub stopped: Option<Cause>,
     pub status: LinkStatus,
@@ -224,6 +226,7 @@ impl Link {
             queued: Lent::default(),
             peer_pause: None,
             peer_full: None,
+            declined: None,
             operator_pause: false,
             stopped: None,
             status: LinkStatus::Disconnected,

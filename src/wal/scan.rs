@@ -250,7 +250,7 @@ impl Scan {
                 self.chains = chains;
                 let tail = self.layout.index.tail;
                 let next = self.layout.chain.get(at + 1);
-                if next.is_some_and(|(_, next)| continues(next, &tail)) {
+                if next.is_some_and(|(found, next)| continues(found, next, &tail)) {
                     self.complete_header(at + 1, &tail)?;
                     self.phase = Phase::Walk((at + 1, SEGMENT_HEADER as u64));
                 } else {
@@ -481,9 +481,15 @@ impl Scan {
     }
 }
 
-pub(super) fn continues(segment: &SegmentHeader, tail: &Tail) -> bool {
+/// Whether a segment begins behind `tail`, by all that its header says: a later start trusts it. Of
+/// a rebuilt one the epoch before is not known yet.
+fn continues(found: &Found, segment: &SegmentHeader, tail: &Tail) -> bool {
     let before = Tail::before(segment);
-    before.next == tail.next && before.crc == tail.crc && before.end_offset == tail.end_offset
+    let epoch = found.is_rebuilt || before.epoch == tail.epoch;
+    epoch
+        && before.next == tail.next
+        && before.crc == tail.crc
+        && before.end_offset == tail.end_offset
 }
 
 /// The file that begins with `block` is gone: `found` is whole and ends before it.

@@ -248,6 +248,11 @@ impl Options {
         self.producers = *rng.pick(&[0, 1, 2, 3]);
         self.client_window = *rng.pick(&[1, 4, 16]);
         self.client_every_us = *rng.pick(&[3_000, 10_000, 30_000]);
+        // A read of an old block is many small ones: a slow disk answers few of them in time.
+        let late_us = u64::from(self.disk.slow.0) * self.disk.slow_us / 1_000_000;
+        if late_us + self.disk.latency_us.1 / 2 >= 2_500 {
+            self.client_every_us = self.client_every_us.max(30_000);
+        }
         self.link.heartbeat_us = *rng.pick(&[20_000, 50_000]);
         self.link.election_timeout_us = *rng.pick(&[150_000, 300_000, 1_000_000]);
         self.link.handover_us = *rng.pick(&[50_000, 400_000, 2_000_000]);
