@@ -127,6 +127,8 @@ pub struct Node {
     pub image: Image,
     /// What of it is damaged.
     pub rot: Rot,
+    /// It gave up a file with damage in it at its start, which its leader may not have heard of.
+    pub gave_up: bool,
     /// What runs.
     pub process: Option<Process>,
     /// Number of its process, or of the last one.
@@ -157,6 +159,7 @@ impl Node {
             image: Image::scan(&disk, &Rot::default()),
             disk,
             rot: Rot::default(),
+            gave_up: false,
             process: None,
             run: 0,
             clock_ahead_us: rng.below(10_000_000),

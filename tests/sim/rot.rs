@@ -44,9 +44,11 @@ impl Rot {
             .retain(|(file, page), _| *file != name || !pages.contains(page));
     }
 
-    /// The file is gone.
-    pub fn freed(&mut self, name: FileName) {
+    /// The file is gone; whether there was damage in it.
+    pub fn freed(&mut self, name: FileName) -> bool {
+        let before = self.0.len();
         self.0.retain(|(file, _), _| *file != name);
+        self.0.len() < before
     }
 
     /// What the node durably wrote into a file.

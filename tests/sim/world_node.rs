@@ -286,7 +286,7 @@ impl World {
             }
             DiskOp::Free { file, .. } => {
                 if let Some(FileName::Segment(base)) = files.remove(&file) {
-                    at.rot.freed(FileName::Segment(base));
+                    at.gave_up |= at.rot.freed(FileName::Segment(base));
                     at.image.freed(base.0);
                 }
             }
@@ -302,6 +302,8 @@ impl World {
             } => {
                 let name = files[&file];
                 at.rot.written(name, position, len);
+                // Blocks come to it again only once its leader knows.
+                at.gave_up = false;
                 let Some(pages) = at.rot.sound(&at.disk, name) else {
                     return Ok(());
                 };
@@ -406,8 +408,8 @@ impl World {
                 continue;
             };
             let peer = node_index(link.peer);
-            self.checker
-                .matched(peer, last, self.nodes[peer].holds(last))?;
+            let holds = self.nodes[peer].holds(last) || self.nodes[peer].gave_up;
+            self.checker.matched(peer, last, holds)?;
         }
         Ok(())
     }
