@@ -1,8 +1,9 @@
 //! Brings a run and its verification together: one JSON, one summary, one judgement.
 //!
 //! `scripts/demo` ends with it. It holds only if everything does: every acknowledged record proven
-//! on every node, something acknowledged on every shard, something compared on every node. It reads
-//! two JSON files and measures nothing itself. Read `report.rs` for the keys.
+//! on every node, or trimmed by the log's retention; something acknowledged on every shard,
+//! something compared on every node. It reads two JSON files and measures nothing itself. Read
+//! `report.rs` for the keys.
 
 use std::fs;
 use std::io;
@@ -32,10 +33,12 @@ pub fn failures(report: &Report, verdict: &Verdict) -> Vec<String> {
     if report.acked == 0 {
         failures.push("nothing was acknowledged".to_owned());
     }
-    let checked = verdict.totals.checked;
-    if checked != report.acked || verdict.acked != report.acked {
+    // What retention took away was proven to be below the log's start.
+    let (checked, trimmed) = (verdict.totals.checked, verdict.totals.trimmed);
+    if checked + trimmed != report.acked || verdict.acked != report.acked {
         failures.push(format!(
-            "{} records were acknowledged, {} stand in the ledger, {checked} were proven",
+            "{} records were acknowledged, {} stand in the ledger, {checked} were proven and \
+             {trimmed} trimmed",
             report.acked, verdict.acked
         ));
     }

@@ -46,6 +46,14 @@ fn a_good_run_holds() {
 }
 
 #[test]
+fn what_retention_took_away_is_no_loss() {
+    let (report, mut verdict) = good();
+    (verdict.totals.checked, verdict.totals.trimmed) = (4, 6);
+    assert_eq!(failures(&report, &verdict), Vec::<String>::new());
+    assert!(text(&report, &verdict).contains("trimmed by retention 6"));
+}
+
+#[test]
 fn what_does_not_hold_is_named() {
     let fails = |change: fn(&mut Report, &mut Verdict), word: &str| {
         let (mut report, mut verdict) = good();
