@@ -10,7 +10,7 @@
 
 use super::event::{Action, Failure};
 use super::routes::{Refusal, Routes};
-use crate::types::{ConnectionId, LogId, NodeId, ShardId, Time};
+use crate::types::{ConnectionId, Epoch, LogId, NodeId, ShardId, Time};
 use crate::wire::body::{Body, Error, Metadata, MetadataOk, PROTOCOL};
 use crate::wire::code::{Code, Retry};
 use bytes::Bytes;
@@ -56,8 +56,8 @@ struct Link {
 struct Asked {
     connection: ConnectionId,
     shard: Option<ShardId>,
-    /// Whom the request was sent to as the leader of its shard.
-    leader: Option<NodeId>,
+    /// The epoch in which the request was sent to the leader of its shard, as far as was known.
+    led: Option<Epoch>,
 }
 
 /// What an event meant.
@@ -242,7 +242,7 @@ impl Hub {
             Asked {
                 connection,
                 shard: None,
-                leader: None,
+                led: None,
             },
         );
     }
@@ -261,7 +261,7 @@ impl Hub {
         let asked = Asked {
             connection,
             shard: Some(log.shard),
-            leader: self.routes.leader(log.shard).filter(|it| Some(*it) == node),
+            led: (self.routes.leader(log.shard) == node).then(|| self.routes.epoch(log.shard)),
         };
         self.asked.insert(correlation, asked);
         correlation
@@ -415,7 +415,7 @@ impl Hub {
     }
 
     /// Closes connections that are asked whether they live, if what was asked of them as leaders is
-    /// led by others now; while there are more of them, the others are asked again.
+    /// led by others in a later epoch; while there are more of them, the others are asked again.
     fn leave_deposed(&mut self, now: Time) -> News {
         let probed = |link: &Link| link.state == State::Ready && link.deadline.is_some();
         let probed = self.links.iter().filter(|(_, link)| probed(link));
@@ -423,9 +423,12 @@ impl Hub {
         let mut lost = Vec::new();
         for connection in probed {
             let mut asked = self.asked.values().filter(|it| it.connection == connection);
+            let node = self.links[&connection].node;
             let deposed = asked.any(|it| {
-                let leads = it.shard.and_then(|shard| self.routes.leader(shard));
-                it.leader.is_some() && leads != it.leader
+                let (Some(led), Some(shard)) = (it.led, it.shard) else {
+                    return false;
+                };
+                self.routes.epoch(shard) > led && self.routes.leader(shard) != node
             });
             if deposed {
                 lost.extend(self.close(now, connection, "it answers no more, and another leads"));

@@ -341,7 +341,7 @@ fn a_hung_node_is_left() {
     run.world.hung = vec![0];
     run.push(0);
     run.until(|run| run.world.now > start.plus_us(3_000_000));
-    run.world.leaders = vec![1];
+    (run.world.leaders, run.world.epoch) = (vec![1], 2);
     run.finish();
     run.check();
     assert_eq!(run.acked(), 2);

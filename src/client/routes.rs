@@ -7,7 +7,7 @@
 //! come from `Metadata` and from `NotLeader`; what was heard last counts. See `hub.rs` for the
 //! connections.
 
-use crate::types::{LogId, NodeId, OriginId, ShardId};
+use crate::types::{Epoch, LogId, NodeId, OriginId, ShardId};
 use crate::wire::body::{Error, MetadataOk};
 use crate::wire::code::{Code, Retry};
 use std::collections::BTreeMap;
@@ -41,6 +41,8 @@ pub struct Routes {
     /// Ports that nodes named for single shards.
     ports: BTreeMap<(NodeId, ShardId), u16>,
     leaders: BTreeMap<ShardId, NodeId>,
+    /// The highest epoch of a shard that a node named.
+    epochs: BTreeMap<ShardId, Epoch>,
 }
 
 impl Routes {
@@ -65,6 +67,11 @@ impl Routes {
     /// The leader of a shard, if one is known.
     pub fn leader(&self, shard: ShardId) -> Option<NodeId> {
         self.leaders.get(&shard).copied()
+    }
+
+    /// The highest epoch of a shard that a node named; 0 if none did.
+    pub fn epoch(&self, shard: ShardId) -> Epoch {
+        self.epochs.get(&shard).copied().unwrap_or_default()
     }
 
     /// The leader of a shard and where it listens for it, if its cores are known.
@@ -110,6 +117,10 @@ impl Routes {
             if leader.0 > 0 {
                 self.leaders.insert(shard, *leader);
             }
+        }
+        for (shard, epoch) in (0..).map(ShardId).zip(&known.epochs) {
+            let highest = self.epochs.entry(shard).or_default();
+            *highest = (*highest).max(*epoch);
         }
         self.cluster = Some(known.clone());
         true

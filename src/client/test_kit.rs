@@ -167,6 +167,8 @@ pub(super) struct World {
     pub(super) faults: Faults,
     pub(super) logs: Vec<Log>,
     pub(super) leaders: Vec<usize>,
+    /// What all nodes say the epoch is.
+    pub(super) epoch: u32,
     /// Cores of each node.
     pub(super) cores: u16,
     /// Requests about a shard that came to another core than its own.
@@ -191,6 +193,7 @@ impl World {
             faults: Faults::default(),
             logs: (0..shards).map(|_| Log::default()).collect(),
             leaders: (0..shards).map(|shard| shard % NODES).collect(),
+            epoch: 1,
             cores: 1,
             handoffs: 0,
             dialed: BTreeMap::new(),
@@ -217,7 +220,7 @@ impl World {
             max_batch_records: 1 << 18,
             nodes: (0..NODES).map(entry).collect(),
             leaders: leaders.collect(),
-            epochs: vec![Epoch(1); self.leaders.len()],
+            epochs: vec![Epoch(self.epoch); self.leaders.len()],
             origin: OriginId(9),
             origins: vec![OriginId(9)],
             default_read_level: 1,
