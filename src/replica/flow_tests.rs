@@ -174,6 +174,23 @@ fn a_slow_disk_asks_for_a_pause() {
     assert_eq!(net.node(2).notices.iter().filter(told).count(), 2);
 }
 
+/// What a follower waits for may become durable without a write, by a repair: the pause is over then,
+/// too.
+#[test]
+fn a_pause_for_a_slow_disk_ends_without_a_write() {
+    let mut net = Net::founded(2);
+    net.node(2).hold_durable = true;
+    net.append(1, &[1, 1]);
+    net.run();
+    net.advance(TIMEOUT_US);
+    assert_eq!(net.link(2).status, LinkStatus::Paused);
+    net.node(2).hold_durable = false;
+    net.node(2).log.durable_end = BlockNo(3);
+    net.advance(TIMEOUT_US / 5);
+    assert_eq!(net.link(2).status, LinkStatus::Replicating);
+    net.assert_converged();
+}
+
 /// A process that is late twice in a row asks for a pause; late once (a step of its clock) it does
 /// not; in time again it goes on. A pause that an operator asked for stays.
 ///
