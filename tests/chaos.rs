@@ -11,12 +11,49 @@ use node::{loadgen::loadgen, text};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 /// Seconds that the script may take for everything.
 const LIMIT_S: &str = "400";
 
-/// Runs it; what it printed, if it was not skipped.
+/// What the script finds of runs that were too slow: a machine that has other things to do does that.
+const SLOW: [&str; 4] = [
+    "appends were acked, below",
+    "appends/s were acked",
+    "was without an ack for",
+    "changes of leader came about",
+];
+
+/// One at a time: two sets of nodes on a small machine slow one another.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// Runs it; what it printed, if it was not skipped. A run that found nothing but that it was slow is
+/// tried once more; a wrong answer never is.
 fn chaos(flags: &[&str]) -> Option<String> {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (said, all, code) = run(flags);
+    let mut failed = all.lines().filter(|line| line.starts_with("FAILED"));
+    let slow = code == Some(1)
+        && all.contains("\nFAILED")
+        && failed.all(|line| SLOW.iter().any(|words| line.contains(words)));
+    let (said, all, code) = match slow {
+        true => {
+            println!("tried once more: {all}");
+            run(flags)
+        }
+        false => (said, all, code),
+    };
+    assert_eq!(code, Some(0), "{all}");
+    if said.starts_with("skipped: ") {
+        println!("{said}");
+        return None;
+    }
+    println!("{all}");
+    Some(said)
+}
+
+/// One run: the standard output, all that was printed, and the code.
+fn run(flags: &[&str]) -> (String, String, Option<i32>) {
     let below = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let programs = tempfile::tempdir().expect("a folder");
     let program = |name: &str, path: &Path| {
@@ -41,15 +78,9 @@ fn chaos(flags: &[&str]) -> Option<String> {
     let output = command.output().expect("the script runs");
     let said = text(&output.stdout);
     let all = format!("{said}{}", text(&output.stderr));
-    assert_eq!(output.status.code(), Some(0), "{all}");
     let left = fs::read_dir(below.path()).expect("the folder").count();
     assert_eq!(left, 0, "something is left: {all}");
-    if said.starts_with("skipped: ") {
-        println!("{said}");
-        return None;
-    }
-    println!("{all}");
-    Some(said)
+    (said, all, output.status.code())
 }
 
 /// H-78, Q-5, Q-22, Q-31, Q-32: nodes are killed, stopped, cut off, slowed and filled up under

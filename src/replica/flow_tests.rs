@@ -174,8 +174,8 @@ fn a_slow_disk_asks_for_a_pause() {
     assert_eq!(net.node(2).notices.iter().filter(told).count(), 2);
 }
 
-/// What a follower waits for may become durable without a write, by a repair: the pause is over then,
-/// too.
+/// What a follower waits for may become durable without a write, by a repair: the pause is over
+/// then, too.
 #[test]
 fn a_pause_for_a_slow_disk_ends_without_a_write() {
     let mut net = Net::founded(2);
