@@ -16,7 +16,8 @@ use std::sync::{Mutex, PoisonError};
 /// Seconds that the script may take for everything.
 const LIMIT_S: &str = "400";
 
-/// What the script finds of runs that were too slow: a machine that has other things to do does that.
+/// What the script finds of runs that were too slow: a machine that has other things to do makes
+/// them so.
 const SLOW: [&str; 4] = [
     "appends were acked, below",
     "appends/s were acked",
@@ -27,8 +28,8 @@ const SLOW: [&str; 4] = [
 /// One at a time: two sets of nodes on a small machine slow one another.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Runs it; what it printed, if it was not skipped. A run that found nothing but that it was slow is
-/// tried once more; a wrong answer never is.
+/// Runs it; what it printed, if it was not skipped. A run that found nothing but that it was slow
+/// is tried once more; a wrong answer never is.
 fn chaos(flags: &[&str]) -> Option<String> {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (said, all, code) = run(flags);
