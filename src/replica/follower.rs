@@ -518,9 +518,8 @@ impl Follower {
         Some(connection)
     }
 
-    /// `durable_end` moved: dispose of what is durable, commit, ack.
-    pub fn durable(&mut self, state: &mut State, view: &dyn LogView) {
-        let before = self.receiver.limit();
+    /// Gives back the credit of what is durable. Acknowledges nothing.
+    pub(super) fn dispose_durable(&mut self, view: &dyn LogView) {
         while let Some(arrived) = self.arrived.front().copied() {
             if arrived.end > view.durable_end() {
                 break;
@@ -528,6 +527,12 @@ impl Follower {
             self.arrived.pop_front();
             self.dispose(arrived.connection, arrived.weight);
         }
+    }
+
+    /// `durable_end` moved: dispose of what is durable, commit, ack.
+    pub fn durable(&mut self, state: &mut State, view: &dyn LogView) {
+        let before = self.receiver.limit();
+        self.dispose_durable(view);
         self.commit(state, view);
         self.remember(state, view);
         if self.bound(view) > self.acked || self.receiver.limit() != before {

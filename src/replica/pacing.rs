@@ -58,19 +58,19 @@ impl Pace {
         self.stepped = None;
     }
 
-    /// The leader said how much it sealed. Words that come together, after a stall, make one.
+    /// The leader said how much it sealed. Of words that come together, after a stall, the last is
+    /// where the next one counts from.
     pub(super) fn hear(&mut self, now: Time, said: &Sealed) {
         if let Some((at, epoch, bytes)) = self.heard
             && epoch == said.epoch
             && bytes <= said.bytes
         {
             let passed_us = now.since_us(at);
-            if passed_us < STEP_US {
-                return;
+            if passed_us >= STEP_US {
+                let live = per_second(said.bytes - bytes, passed_us);
+                let before = self.live_bytes_per_s;
+                self.live_bytes_per_s = before - before / WORDS + live / WORDS;
             }
-            let live = per_second(said.bytes - bytes, passed_us);
-            let before = self.live_bytes_per_s;
-            self.live_bytes_per_s = before - before / WORDS + live / WORDS;
         }
         self.heard = Some((now, said.epoch, said.bytes));
     }

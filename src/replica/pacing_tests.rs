@@ -117,6 +117,8 @@ fn what_cannot_be_compared_is_no_rate() {
     pace.hear(Time(2 * HEARTBEAT_US + 1), &said(4, 1_000_005));
     assert_eq!(pace.rate(), 1);
     pace.hear(Time(3 * HEARTBEAT_US), &said(4, 1_000_005));
+    assert_eq!(pace.rate(), 1, "it came with the word before, not since");
+    pace.hear(Time(4 * HEARTBEAT_US), &said(4, 2_000_005));
     let live = 10_000_000 / WORDS;
     assert_eq!(pace.rate(), live + live / 4);
 }

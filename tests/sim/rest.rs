@@ -141,6 +141,10 @@ impl World {
     /// New appends at every level are acknowledged.
     pub fn probe(&mut self) -> Checked {
         let leader = self.options.leader;
+        // It is given its shard back only a while after it declined for want of space.
+        self.wait_for("the preferred member to lead", move |world| {
+            Ok(!world.options.electing || world.leader() == leader)
+        })?;
         for client in 0..self.clients.len() {
             self.hang_up(client)?;
             let connected = self.connect(client, leader);
