@@ -147,7 +147,7 @@ fn blank_leader_copies_first() {
 #[test]
 fn same_epoch_other_bytes_is_diverged() {
     let name = "same_epoch_other_bytes";
-    runs(scenarios_loss::same_epoch_other_bytes, name, 3);
+    runs(scenarios_loss::same_epoch_other_bytes, name, 4);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn lower_epochs_are_refused() {
 #[test]
 fn committed_blocks_are_not_cut() {
     let name = "committed_blocks_are_not_cut";
-    runs(scenarios_loss::committed_blocks_are_not_cut, name, 3);
+    runs(scenarios_loss::committed_blocks_are_not_cut, name, 4);
 }
 
 #[test]

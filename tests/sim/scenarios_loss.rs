@@ -97,6 +97,20 @@ fn lose_two_of_three(world: &mut World, epochs: u32) -> Result<Old, Verdict> {
     Ok(Old { end, blocks })
 }
 
+/// The new set's log grows, by appends of this level, until it is the longer one: that a shorter one
+/// differs shows in its length alone.
+fn outgrow(world: &mut World, old: &Old, level: Level) -> Checked {
+    world.wait_for("the new log to be the longer one", |world| {
+        for client in 0..world.clients.len() {
+            let idle = world.clients[client].waiting.is_empty();
+            if idle && world.connect(client, LEADER) {
+                world.append(client, level, true);
+            }
+        }
+        Ok(world.observe(LEADER)?.log_end.0 > old.end)
+    })
+}
+
 /// Heals, lets the new set take some appends, and looks whether the old log was left alone.
 fn refuses(world: &mut World, old: &Old) -> Checked {
     world.wait_for_leader()?;
@@ -130,10 +144,24 @@ fn refuses(world: &mut World, old: &Old) -> Checked {
     })
 }
 
-/// Same epoch, other bytes: the logs have diverged, whatever their lengths.
+/// Same epoch, other bytes: the logs have diverged, whatever their lengths. What the old log holds
+/// counts for nothing of the new one, which is longer and held by its leader alone.
 pub fn same_epoch_other_bytes(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut world = world(seed, small_blocks(), trace)?;
     let old = lose_two_of_three(&mut world, 1)?;
+    world.wait_for_leader()?;
+    if seed.is_multiple_of(2) {
+        world.cut_off(FIRST, true);
+        outgrow(&mut world, &old, Level::Leader)?;
+        let committed = world.observe(LEADER)?.high_watermark;
+        world.block_both(LEADER, SECOND, false);
+        world.run_for(600_000)?;
+        let now = world.observe(LEADER)?.high_watermark;
+        ensure(now == committed, Name::AckedBeforeDurable, || {
+            format!("blocks {committed} to {now} are committed, the leader alone holds them")
+        })?;
+        world.block_both(LEADER, FIRST, false);
+    }
     refuses(&mut world, &old)?;
     Ok(world.finish())
 }
@@ -169,6 +197,9 @@ pub fn committed_blocks_are_not_cut(seed: u64, trace: Traced) -> Result<Report, 
     ensure(status.epoch.0 == 2, Name::Stuck, || {
         format!("the new set is in epoch {}", status.epoch)
     })?;
+    if seed.is_multiple_of(2) {
+        outgrow(&mut world, &old, Level::Quorum)?;
+    }
     refuses(&mut world, &old)?;
     Ok(world.finish())
 }
