@@ -1,10 +1,10 @@
 //! The faults of a run: which one happens when, to whom, and when it ends.
 //!
-//! Faults of storage stay within a budget: a disk is damaged (blank, or its log closed by an
-//! error) only while no other node is damaged or down. Crashes, losses of power (of all nodes at
-//! once too), cuts and pauses know no budget: they must never cost more than time. Each fault that
-//! needs an end puts it on the world's agenda. Read `options.rs` for the kinds, `rest.rs` for how
-//! the phase ends.
+//! Faults of storage stay within a budget: a disk is damaged (blank, rotten, or its log closed by
+//! an error) only while, with it, at most a minority of the set is damaged or down; in a mesh, only
+//! while no other node is. Crashes, losses of power (of all nodes at once too), cuts and pauses
+//! know no budget: they must never cost more than time. Each fault that needs an end puts it on the
+//! world's agenda. Read `options.rs` for the kinds, `rest.rs` for how the phase ends.
 
 use super::disk::DiskFault;
 use super::image::Image;
@@ -198,17 +198,26 @@ impl World {
         Ok(())
     }
 
-    /// Whether `node` may be damaged: no other one is damaged or down.
+    /// Whether `node` may be damaged: with it no more than a minority of the set, or one node of a
+    /// mesh, is damaged or down.
     fn budget_allows(&self, node: usize) -> bool {
-        let harmed = self.nodes.iter().filter(|other| {
-            other.blank
-                || !other.remembers()
-                || !other.rot.is_empty()
-                || other.failed_since_us.is_some()
-                || other.process.is_none()
+        let others = self.nodes.iter().filter(|other| other.index != node);
+        let harmed = others.filter(|other| {
+            other.has_lost_blocks() || other.failed_since_us.is_some() || other.process.is_none()
         });
-        let others = harmed.filter(|other| other.index != node);
-        others.count() == 0 && !self.nodes[node].blank
+        let most = match self.options.mesh {
+            true => 1,
+            false => ((self.nodes.len() - 1) / 2).max(1),
+        };
+        harmed.count() < most && !self.nodes[node].blank
+    }
+
+    /// Counts that two disks of a set of five lack at one moment what they held.
+    fn count_two_harmed(&mut self, node: usize) {
+        let harmed = self.nodes.iter().filter(|other| other.has_lost_blocks());
+        let two = self.nodes.len() == 5 && self.nodes[node].has_lost_blocks();
+        self.report
+            .count("two_harmed_at_once", u64::from(two && harmed.count() == 2));
     }
 
     fn damage(&mut self, fault: Fault, node: usize) {
@@ -232,6 +241,7 @@ impl World {
             _ if self.nodes.len() >= if self.options.mesh { 2 } else { 3 } => self.lose_disk(node),
             _ => {}
         }
+        self.count_two_harmed(node);
     }
 
     /// The machine's disk is replaced by a blank one while it is down.

@@ -200,6 +200,11 @@ impl Node {
         newest.is_some_and(|copy| copy.memory == Memory::Whole)
     }
 
+    /// Whether its disk lacks some of what it held, or forgot.
+    pub fn has_lost_blocks(&self) -> bool {
+        self.blank || !self.remembers() || !self.rot.is_empty()
+    }
+
     /// The epoch that it has promised, and to whom, as its disk says.
     pub fn promise(&self) -> Option<(u32, Option<NodeId>)> {
         let newest = self.checkpoint();

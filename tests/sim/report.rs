@@ -45,7 +45,7 @@ pub struct Report {
 }
 
 /// Every kind of fault that a full run must have reached.
-pub const KINDS: [&str; 26] = [
+pub const KINDS: [&str; 27] = [
     "delay",
     "cut",
     "one_way_cut",
@@ -72,10 +72,14 @@ pub const KINDS: [&str; 26] = [
     "elected_leader",
     "flipped_at_rest",
     "misdirected",
+    OF_FIVE,
 ];
 
-/// Those that need a set that elects its leaders: a mesh has none of them.
-const OF_ELECTIONS: [&str; 2] = ["promoted_leader", "elected_leader"];
+/// The one that needs a set of five.
+const OF_FIVE: &str = "two_harmed_at_once";
+
+/// Those that need a set that elects its leaders, or a large one: a mesh has none of them.
+const OF_SETS: [&str; 3] = ["promoted_leader", "elected_leader", OF_FIVE];
 
 impl Report {
     /// Counts a fault.
@@ -118,12 +122,16 @@ impl Report {
         KINDS.into_iter().filter(|kind| count(kind) == 0).collect()
     }
 
+    /// Kinds of faults that never happened and that do happen in a set of three.
+    pub fn missing_of_three(&self) -> Vec<&'static str> {
+        let missing = self.missing().into_iter();
+        missing.filter(|kind| *kind != OF_FIVE).collect()
+    }
+
     /// Kinds of faults that never happened and that do happen in a mesh.
     pub fn missing_in_mesh(&self) -> Vec<&'static str> {
         let missing = self.missing().into_iter();
-        missing
-            .filter(|kind| !OF_ELECTIONS.contains(kind))
-            .collect()
+        missing.filter(|kind| !OF_SETS.contains(kind)).collect()
     }
 }
 
