@@ -527,6 +527,8 @@ mod hostile_tests;
 #[cfg(test)]
 mod link_tests;
 #[cfg(test)]
+mod mending_tests;
+#[cfg(test)]
 mod mesh_tests;
 #[cfg(test)]
 mod opening_tests;
