@@ -516,6 +516,9 @@ impl Checker {
         if answer.level == ReadLevel::Committed && answer.next > self.committed_offset() {
             return wrong("a committed read above the high watermark");
         }
+        if answer.level == ReadLevel::Committed && answer.next > node_committed {
+            return wrong("a committed read above the node's own high watermark");
+        }
         let mut at = None;
         for batch in batches {
             if at.is_some_and(|at| at != batch.base_offset) {

@@ -5,6 +5,7 @@
 //! one leader an epoch, and nothing acknowledged lost or doubled, is checked in all of them. Read
 //! `scenarios.rs` first.
 
+use super::client::{Client, ClientRequest, Waiting};
 use super::disk::DiskFault;
 use super::node::node_id;
 use super::options::Options;
@@ -13,8 +14,8 @@ use super::scenarios::{FIRST, LEADER, SECOND, Traced, small_blocks, world};
 use super::verdict::{Checked, Name, Verdict, ensure};
 use super::world::World;
 use millrace::shard::Event;
-use millrace::shard::status::Role;
-use millrace::types::Level;
+use millrace::shard::status::{Role, ShardStatus};
+use millrace::types::{Level, ReadLevel};
 use millrace::wire::code::Code;
 
 /// An electing set with the default timeout, whose leadership never goes back by itself.
@@ -67,6 +68,36 @@ impl World {
         Ok(self.finish())
     }
 
+    /// A client of its own asks the former leader for committed records about the place where it
+    /// counted no more as committed; which client. The checkers look at each answer: it holds
+    /// nothing but what is committed, and nothing that its node did not know to be.
+    fn wants_committed(&mut self, old: &ShardStatus) -> usize {
+        let reader = self.clients.len();
+        let rng = self.rng.fork();
+        let client = Client::new(reader as u32, rng, &self.options);
+        self.clients.push(client);
+        self.connect(reader, LEADER);
+        let (committed, held) = (old.committed_offset.0, old.durable_offset.0);
+        let places = [0, committed - 1, committed, committed + 1, held, held + 1];
+        for offset in places {
+            let (level, last_epoch, wait_ms) = (ReadLevel::Committed, 0, 200);
+            let request = ClientRequest::Read {
+                offset,
+                max_bytes: 1 << 16,
+                wait_ms,
+                level,
+                last_epoch,
+            };
+            let waiting = Waiting::Read {
+                offset,
+                level,
+                last_epoch,
+            };
+            self.request(reader, request, waiting, wait_ms);
+        }
+        reader
+    }
+
     fn quorum_acks(&self) -> u64 {
         self.checker.acked_count(Level::Quorum)
     }
@@ -117,22 +148,37 @@ pub fn leader_disk_fails(seed: u64, trace: Traced) -> Result<Report, Verdict> {
 }
 
 /// a leader gets no time for longer than an election takes. When it goes on it leads no more:
-/// it acknowledges nothing.
+/// it acknowledges nothing, and what it calls committed is. Every other seed leaves it with records
+/// that nobody else has.
 pub fn old_leader_wakes(seed: u64, trace: Traced) -> Result<Report, Verdict> {
     let mut world = world(seed, electing(seed, 3), trace)?;
     world.wait_for_leader()?;
     world.run_for(300_000)?;
+    let parted = seed % 2 == 1;
+    world.cut_off(LEADER, parted);
+    world.run_for(50_000)?;
     world.pause_for(LEADER, 4_000_000);
+    let old = world.observe(LEADER)?;
+    ensure(
+        !parted || old.durable_offset > old.committed_offset,
+        Name::Stuck,
+        || format!("nothing but what is committed is held: {old:?}"),
+    )?;
+    // These come before all that a later leader sends it.
+    let early = world.wants_committed(&old);
+    world.run_for(1_000)?;
     world.wait_for_other(LEADER, 3_000_000)?;
+    world.cut_off(LEADER, false);
     let before = world.acks_by[LEADER];
     // What waits in its sockets, and what clients send it, finds no leader.
-    for client in 0..world.clients.len() {
+    for client in 0..early {
         world.hang_up(client)?;
         world.connect(client, LEADER);
         for level in Level::ALL {
             world.append(client, level, true);
         }
     }
+    let late = world.wants_committed(&old);
     let run = world.nodes[LEADER].run;
     world.run_for(100_000)?;
     world.unpause(LEADER, run)?;
@@ -144,6 +190,17 @@ pub fn old_leader_wakes(seed: u64, trace: Traced) -> Result<Report, Verdict> {
         Name::TwoLeaders,
         || format!("the former leader woke as {role:?} and acknowledged {acked} appends"),
     )?;
+    for reader in [late, early] {
+        let at = &world.clients[reader];
+        let (unanswered, read_to) = (at.waiting.len(), at.read_at.0);
+        ensure(
+            unanswered == 0 && read_to >= old.committed_offset.0,
+            Name::Stuck,
+            || format!("{unanswered} reads of a woken node are open, it gave all to {read_to}"),
+        )?;
+        world.hang_up(reader)?;
+        world.clients.pop();
+    }
     world.give_back_and_rest()
 }
 
