@@ -38,6 +38,7 @@ mod sending;
 mod state;
 mod view;
 
+use election::New;
 use follower::Follower;
 use leader::Leader;
 use mending::Mending;
@@ -109,7 +110,12 @@ impl Replica {
         self.state.started = true;
         self.state.promise = promise;
         self.state.high_watermark = high_watermark.min(view.durable_end());
-        if promise.memory == ReplicaMemory::Blank && self.state.config.new_member {
+        let new = match promise.memory {
+            ReplicaMemory::Blank if self.state.config.new_member => New::Member,
+            _ if promise.epoch.0 == 0 => New::Log,
+            _ => New::Nothing,
+        };
+        if new == New::Member {
             self.state.save(Promise {
                 memory: ReplicaMemory::Whole,
                 ..promise
@@ -130,7 +136,6 @@ impl Replica {
             leader.started(now, &self.state);
         }
         let preferred = self.state.config.leader == self.state.config.node;
-        let new = self.state.promise.epoch.0 == 0;
         self.state.election.started(now, preferred, new);
         self.follower.answer_asked(&mut self.state, view);
     }

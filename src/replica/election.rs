@@ -31,6 +31,19 @@ pub struct Heard {
     pub(super) at: Time,
 }
 
+/// What is new about a log that was recovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum New {
+    Nothing,
+    /// No epoch of it was ever promised here.
+    Log,
+    /// Its disk is blank, and an operator says that this member never held anything.
+    Member,
+}
+
+/// Shortest timeouts for which a new member with a blank disk lets others stand before it.
+const NEW_MEMBER_TIMEOUTS: u64 = 4;
+
 /// The election timer of one log, and the chance that its timeouts are drawn with.
 #[derive(Debug)]
 pub struct Election {
@@ -74,15 +87,19 @@ impl Election {
     }
 
     /// The log is recovered. A log of which no epoch was ever promised is left to the preferred
-    /// member for one timeout more; the preferred one goes first in any case.
-    pub(super) fn started(&mut self, now: Time, preferred: bool, new: bool) {
-        match preferred {
+    /// member for one timeout more; the preferred one goes first, unless an operator called its
+    /// blank disk a new one: then everybody who may hold blocks has some timeouts to stand before.
+    pub(super) fn started(&mut self, now: Time, preferred: bool, new: New) {
+        match preferred && new != New::Member {
             true => self.due = now,
             false => self.wait(now),
         }
-        if new && !preferred {
-            self.due = self.due.plus_us(self.shortest_us);
-        }
+        let timeouts = match new {
+            New::Member => NEW_MEMBER_TIMEOUTS,
+            New::Log if !preferred => 1,
+            New::Log | New::Nothing => 0,
+        };
+        self.due = self.due.plus_us(timeouts * self.shortest_us);
     }
 }
 

@@ -462,6 +462,22 @@ fn a_full_disk_leads_nothing_that_another_could() {
     assert_eq!(leaders(&net), [1], "the preferred one has room again");
 }
 
+/// A member that was told to take over and does not, though it never said no, is passed over for a
+/// while: another one with room is asked.
+#[test]
+fn a_member_that_does_not_take_over_is_not_asked_at_once() {
+    let mut net = founded();
+    net.append(1, &[1]);
+    net.run();
+    net.node(1).log.full = true;
+    net.node(3).hold_saves = true;
+    net.advance(3 * HANDOVER_MS * 1000);
+    assert_eq!(leaders(&net), [2]);
+    let notices = &net.node(1).notices;
+    let told = notices.iter().any(|text| text.contains("node 3 did not"));
+    assert!(told, "{notices:?}");
+}
+
 /// A new log is left to the placed member for one timeout more.
 #[test]
 fn others_wait_longer_at_the_first_start() {

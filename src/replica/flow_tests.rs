@@ -186,8 +186,17 @@ fn a_pause_for_a_slow_disk_ends_without_a_write() {
     assert_eq!(net.link(2).status, LinkStatus::Paused);
     net.node(2).hold_durable = false;
     net.node(2).log.durable_end = BlockNo(3);
+    net.repaired(2);
+    net.run();
+    assert_eq!(
+        net.link(2).matched,
+        BlockNo(3),
+        "what was repaired is acked"
+    );
     net.advance(TIMEOUT_US / 5);
-    assert_eq!(net.link(2).status, LinkStatus::Replicating);
+    let link = net.link(2);
+    let same = (LinkStatus::Replicating, 1);
+    assert_eq!((link.status, link.connections), same);
     net.assert_converged();
 }
 

@@ -22,7 +22,6 @@ use crate::wire::body::{
     Body, CreditLimits, Limits, Nack, PauseReason, ReplicaMemory, Replicate, ReplicateOk,
 };
 use crate::wire::code::Code;
-use crate::wire::message::Message;
 use std::collections::VecDeque;
 
 /// A run that was written and is not yet durable.
@@ -39,8 +38,8 @@ struct Arrived {
 struct Candidate {
     run: Run,
     arrived: Arrived,
-    /// The first block that was cut, and one past the last.
-    cut: Option<(BlockNo, BlockNo)>,
+    /// The first block that was cut.
+    cut: Option<BlockNo>,
     committed_end: BlockNo,
     log_start: BlockNo,
 }
@@ -372,7 +371,7 @@ impl Follower {
                 weight: run.weight(),
                 at,
             },
-            cut: cut.map(|from| (from, view.log_end())),
+            cut,
             committed_end: said.committed_end,
             log_start: said.log_start,
         });
@@ -440,14 +439,7 @@ impl Follower {
         let Some(candidate) = self.candidate.take() else {
             return;
         };
-        if let Some((from, end)) = candidate.cut {
-            let (log, epoch, first) = (state.config.log, self.epoch, candidate.run.first);
-            let text = if view.log_start() == first && first > BlockNo(0) {
-                format!("{log}: begins anew at block {first}, the leader's first of epoch {epoch}")
-            } else {
-                format!("{log}: blocks {from} to {end} were cut: epoch {epoch} has others there")
-            };
-            state.notice(Message::BlocksCut, text);
+        if let Some(from) = candidate.cut {
             self.forget_arrived(from);
         }
         self.arrived.push_back(candidate.arrived);
@@ -518,8 +510,9 @@ impl Follower {
         Some(connection)
     }
 
-    /// Gives back the credit of what is durable. Acknowledges nothing.
-    pub(super) fn dispose_durable(&mut self, view: &dyn LogView) {
+    /// `durable_end` moved: dispose of what is durable, commit, ack.
+    pub fn durable(&mut self, state: &mut State, view: &dyn LogView) {
+        let before = self.receiver.limit();
         while let Some(arrived) = self.arrived.front().copied() {
             if arrived.end > view.durable_end() {
                 break;
@@ -527,12 +520,6 @@ impl Follower {
             self.arrived.pop_front();
             self.dispose(arrived.connection, arrived.weight);
         }
-    }
-
-    /// `durable_end` moved: dispose of what is durable, commit, ack.
-    pub fn durable(&mut self, state: &mut State, view: &dyn LogView) {
-        let before = self.receiver.limit();
-        self.dispose_durable(view);
         self.commit(state, view);
         self.remember(state, view);
         if self.bound(view) > self.acked || self.receiver.limit() != before {

@@ -71,13 +71,10 @@ impl Leader {
     /// Whether a hand-over to `to` could begin now.
     pub(super) fn can_promote(&self, to: NodeId, state: &State, view: &dyn LogView) -> bool {
         let able = state.config.electing && self.is_open() && self.handing.is_none();
-        able && self.may_take_over(to, state, view)
+        able && self.may_take_over(to, view)
     }
 
-    fn may_take_over(&self, node: NodeId, state: &State, view: &dyn LogView) -> bool {
-        // Who declined a while ago may have room again.
-        let again_us = 2 * state.config.handover_us;
-        let declined = |at: Time| self.clock.since_us(at) < again_us;
+    fn may_take_over(&self, node: NodeId, view: &dyn LogView) -> bool {
         let link = self.links.iter().find(|link| link.peer == node);
         link.is_some_and(|link| {
             takes_over(link)
@@ -87,7 +84,6 @@ impl Leader {
                 && !link.operator_pause
                 && link.peer_pause.is_none()
                 && link.peer_full.is_none()
-                && !link.declined.is_some_and(declined)
                 && link.matched.0 + CAUGHT_UP_BLOCKS >= view.log_end().0
         })
     }
@@ -104,6 +100,9 @@ impl Leader {
             self.handing = None;
             self.caught_up_since = None;
             let (log, to) = (state.config.log, handing.to);
+            if let Some(link) = self.links.iter_mut().find(|link| link.peer == to) {
+                link.declined = Some(now);
+            }
             let text = format!("{log}: node {to} did not take over in time: goes on");
             return state.notice(Message::HandOver, text);
         }
@@ -160,16 +159,16 @@ impl Leader {
     /// Who should lead rather than this node: the preferred member; or, while the disk here is
     /// full, one whose disk is not known to be.
     fn rather(&self, state: &State, view: &dyn LogView) -> Option<NodeId> {
-        let (own, preferred) = (state.config.node, state.config.leader);
-        if view.is_full() {
-            let able = self
-                .links
-                .iter()
-                .filter(|link| self.may_take_over(link.peer, state, view));
-            let best = able.max_by_key(|link| (link.peer == preferred, link.matched));
-            return best.map(|link| link.peer);
-        }
-        Some(preferred).filter(|to| *to != own && self.may_take_over(*to, state, view))
+        // Who declined a while ago may have room again. An operator's wish is always asked.
+        let again_us = 2 * state.config.handover_us;
+        let declined = |at: Time| self.clock.since_us(at) < again_us;
+        let willing = self.links.iter().filter(|link| {
+            !link.declined.is_some_and(declined) && self.may_take_over(link.peer, view)
+        });
+        let preferred = state.config.leader;
+        let able = willing.filter(|link| view.is_full() || link.peer == preferred);
+        let best = able.max_by_key(|link| (link.peer == preferred, link.matched));
+        best.map(|link| link.peer)
     }
 
     /// The member that was told to take over has no room on its disk: this leader goes on at once,

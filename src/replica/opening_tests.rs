@@ -55,6 +55,28 @@ fn new_members_need_a_majority_only() {
     assert_eq!(net.node(1).promise.memory, ReplicaMemory::Whole);
 }
 
+/// More disks are called new than a majority needs, and the preferred member's is one of them: the
+/// member that still holds blocks stands before them, and they are kept.
+#[test]
+fn new_members_stand_after_one_that_holds_blocks() {
+    let mut net = Net::new(3);
+    for node in 1..=3 {
+        net.node(node).config.electing = true;
+        net.node(node).config.new_member = node != 2;
+    }
+    net.rebuild();
+    net.holds(2, &[1, 1, 1], 1);
+    for node in [1, 3, 2] {
+        net.start(node, 0);
+    }
+    net.advance(4_000_000);
+    assert_eq!(net.node(2).replica.role(), Role::Leader);
+    assert!(
+        net.node(1).log.blocks.len() > 3,
+        "brought up from what is left"
+    );
+}
+
 /// Nobody can give a member that is alone its memory back: it says so with the mend, and takes the
 /// operator's word.
 #[test]

@@ -32,10 +32,20 @@ pub(super) struct Pace {
     bytes_per_s: u64,
     /// When the last step was, while it catches up.
     stepped: Option<Time>,
-    /// What the leader said last of what it sealed, and when that was heard.
-    heard: Option<(Time, Epoch, u64)>,
+    /// What the leader said last of what it sealed.
+    heard: Option<Heard>,
     /// Bytes a second that the leader seals.
     live_bytes_per_s: u64,
+}
+
+/// A word of the leader.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    epoch: Epoch,
+    /// When it came, and the bytes that it says.
+    last: (Time, u64),
+    /// The word from which it counted, and the average before it; none if it is the first.
+    since: Option<((Time, u64), u64)>,
 }
 
 impl Pace {
@@ -58,21 +68,24 @@ impl Pace {
         self.stepped = None;
     }
 
-    /// The leader said how much it sealed. Of words that come together, after a stall, the last is
-    /// where the next one counts from.
+    /// The leader said how much it sealed. Words that come together, after a stall, count as one: the
+    /// last of them takes the place of the others.
     pub(super) fn hear(&mut self, now: Time, said: &Sealed) {
-        if let Some((at, epoch, bytes)) = self.heard
-            && epoch == said.epoch
-            && bytes <= said.bytes
-        {
-            let passed_us = now.since_us(at);
-            if passed_us >= STEP_US {
-                let live = per_second(said.bytes - bytes, passed_us);
-                let before = self.live_bytes_per_s;
-                self.live_bytes_per_s = before - before / WORDS + live / WORDS;
-            }
+        let known = self.heard.filter(|heard| heard.epoch == said.epoch);
+        let since = known.and_then(|heard| match now.since_us(heard.last.0) < STEP_US {
+            true => heard.since,
+            false => Some((heard.last, self.live_bytes_per_s)),
+        });
+        let since = since.filter(|((_, bytes), _)| *bytes <= said.bytes);
+        if let Some(((at, bytes), before)) = since {
+            let live = per_second(said.bytes - bytes, now.since_us(at));
+            self.live_bytes_per_s = before - before / WORDS + live / WORDS;
         }
-        self.heard = Some((now, said.epoch, said.bytes));
+        self.heard = Some(Heard {
+            epoch: said.epoch,
+            last: (now, said.bytes),
+            since,
+        });
     }
 
     /// Bytes by which the limit may rise after a step of `step_us`.

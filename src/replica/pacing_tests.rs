@@ -123,6 +123,24 @@ fn what_cannot_be_compared_is_no_rate() {
     assert_eq!(pace.rate(), live + live / 4);
 }
 
+/// A core that handles its words two at a time counts every byte: the second one of a pair says
+/// what both cover.
+#[test]
+fn words_in_pairs_are_no_lower_rate() {
+    let mut pace = Pace::new(1);
+    let (mut now, mut bytes) = (0, 0);
+    for _ in 0..20 * WORDS {
+        now += 2 * HEARTBEAT_US;
+        for late_us in [0, 1_000] {
+            bytes += 100_000;
+            pace.hear(Time(now + late_us), &said(3, bytes));
+        }
+    }
+    let live = 200_000 * 1_000_000 / (2 * HEARTBEAT_US);
+    let rate = pace.rate();
+    assert!(rate >= live && rate <= live * 3 / 2, "{rate} of {live}");
+}
+
 /// A follower whose leader says absurd numbers computes no overflow.
 #[test]
 fn absurd_numbers_end_at_the_bounds() {

@@ -81,8 +81,6 @@ impl Follower {
             self.load.look_at = None;
             return;
         }
-        // A repair makes blocks durable that were written long ago, without a write.
-        self.dispose_durable(view);
         let timeout_us = state.config.rpc_timeout_us;
         self.load.look_at = Some(now.plus_us(timeout_us / LOOKS));
         let late = now.since_us(due) > timeout_us / LATE;

@@ -332,6 +332,12 @@ impl Net {
         it.replica.durable(now, &it.log);
     }
 
+    pub fn repaired(&mut self, node: u32) {
+        let now = self.now;
+        let it = self.node(node);
+        it.replica.repaired(now, &it.log);
+    }
+
     pub fn release_saves(&mut self, node: u32) {
         let now = self.now;
         let it = self.node(node);

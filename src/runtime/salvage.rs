@@ -4,10 +4,11 @@
 //!
 //! Nothing is deleted: what a log gives up lies afterwards in `data_dir/salvaged/<log>-<n>/`, with
 //! a copy of the checkpoint. The order makes it safe to be interrupted and run again: copies first,
-//! then files behind the cut, the last one first, then the rest of the file that is cut, and the
-//! checkpoint last. Until that is written it says that there was more: the log does not start, and
-//! the next look finds the same end. Ordinary buffered reads and writes; the caller holds the
-//! directory's lock.
+//! then a checkpoint that says what is being done, then files behind the cut, the last one first,
+//! then the rest of the file that is cut, and the checkpoint of what is left last. Between the two
+//! a log without peers does not start, and the next look finds the same end; a member of a set has
+//! lost its memory, whatever its files look like. Ordinary buffered reads and writes; the caller
+//! holds the directory's lock.
 
 use super::files::{create_directory, rename_new, sync_directory};
 use crate::limits::{CHECKPOINT_COPY, DISK_ALIGNMENT, SEGMENT_HEADER, WRITE_WINDOW};
@@ -173,6 +174,9 @@ pub fn give_up(directory: &Path, log: LogId, from: BlockNo, lost: bool) -> io::R
         File::open(copied?.path())?.sync_all()?;
     }
     sync_directory(&aside)?;
+    if let Some(known) = &known {
+        write_checkpoint(directory, &begun(known, from, lost))?;
+    }
     let moved = segments.iter().rev().filter(|one| one.named >= from);
     for one in moved {
         rename_new(
@@ -191,13 +195,31 @@ pub fn give_up(directory: &Path, log: LogId, from: BlockNo, lost: bool) -> io::R
     Ok(GivenUp { aside, end: from })
 }
 
+/// The checkpoint of a log that will end at `from`: that of a member of a set says that its memory
+/// is lost; that of a log without peers, that there was more.
+fn begun(known: &Checkpoint, from: BlockNo, lost: bool) -> Checkpoint {
+    let known = known.clone();
+    let high_watermark = match lost {
+        true => known.high_watermark,
+        false => known.high_watermark.max(from.next()),
+    };
+    Checkpoint {
+        sequence: known.sequence + 1,
+        high_watermark,
+        memory: if lost { Memory::Lost } else { known.memory },
+        clean: false,
+        ..known
+    }
+}
+
 /// The checkpoint of a log that ends at `from` now.
 fn ended(known: Checkpoint, from: BlockNo, lost: bool) -> Checkpoint {
     let memory = if lost { Memory::Lost } else { known.memory };
     let mut faulty = known.faulty.clone();
     faulty.retain(|(_, end)| *end <= from);
     Checkpoint {
-        sequence: known.sequence + 1,
+        // That of `begun` came between.
+        sequence: known.sequence + 2,
         scan_from: known.scan_from.min(from),
         high_watermark: known.high_watermark.min(from),
         memory,
@@ -462,4 +484,35 @@ fn zero_from(path: &Path, from: u64, len: u64) -> io::Result<()> {
         end = begin;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After the first of its two checkpoints and before the second, a member of a set has lost its
+    /// memory, and a log without peers ends before what it says that it had.
+    #[test]
+    fn an_interrupted_cut_is_known_by_its_checkpoint() {
+        let known = Checkpoint {
+            sequence: 7,
+            scan_from: BlockNo(3),
+            high_watermark: BlockNo(3),
+            memory: Memory::Whole,
+            clean: true,
+            ..Checkpoint::default()
+        };
+        let from = BlockNo(20);
+        let member = begun(&known, from, true);
+        assert_eq!((member.memory, member.clean), (Memory::Lost, false));
+        assert_eq!(member.high_watermark, BlockNo(3), "nothing is claimed");
+        let alone = begun(&known, from, false);
+        assert_eq!((alone.memory, alone.clean), (Memory::Whole, false));
+        assert!(alone.high_watermark > from, "the log does not start");
+        for (begun, lost) in [(member, true), (alone, false)] {
+            let ended = ended(begun.clone(), from, lost);
+            assert!(ended.high_watermark <= from && ended.scan_from <= from);
+            assert!(ended.sequence > begun.sequence);
+        }
+    }
 }

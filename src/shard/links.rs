@@ -14,7 +14,9 @@ use crate::types::{BlockNo, BufferId, ConnectionId, Epoch, Time};
 use crate::wal::{From, Load, Loaded};
 use crate::wire::block::{self, BlockHeader};
 use crate::wire::body::{Body, CreditLimits, Nack};
+use crate::wire::checkpoint::LogStart;
 use crate::wire::code::Code;
+use crate::wire::message::Message;
 use std::collections::VecDeque;
 
 impl Shard {
@@ -143,12 +145,11 @@ impl Shard {
         }
         self.counters.blocks_admitted += headers.len() as u64;
         if let Some(from) = cut {
-            self.counters.blocks_cut += self.log.log_end().0 - from.0;
+            self.note_cut(from);
             self.log.cut(from);
         }
         if let Some(start) = anew {
-            self.counters.resets += 1;
-            self.counters.blocks_cut += self.log.log_end().0 - self.log.committed_end().0;
+            self.note_anew(start);
             self.log.reset(start);
         }
         if self.log.is_cutting() {
@@ -158,6 +159,30 @@ impl Shard {
         }
         self.replica
             .run_written(now, &View::new(&self.log, &self.stash));
+    }
+
+    /// Blocks of this log go: counted, and told with the records that were in them, if that is still
+    /// remembered.
+    fn note_cut(&mut self, from: BlockNo) {
+        let end = self.log.log_end();
+        self.counters.blocks_cut += end.0 - from.0;
+        let last = self.log.end_offset();
+        let records = match self.log.end_offset_of(from) {
+            Some(first) => format!("records {first} to {last}"),
+            None => format!("records up to {last}"),
+        };
+        let epoch = self.replica.epoch();
+        let text = format!("cut blocks {from} to {end}, {records}: epoch {epoch} has others there");
+        self.notice(Message::BlocksCut, text);
+    }
+
+    /// The log begins anew where the sender's does; what it held is gone.
+    fn note_anew(&mut self, start: LogStart) {
+        self.counters.resets += 1;
+        self.counters.blocks_cut += self.log.log_end().0 - self.log.committed_end().0;
+        let (block, offset) = (start.block, start.offset);
+        let text = format!("begins anew at block {block}, record {offset}, the leader's first");
+        self.notice(Message::BlocksCut, text);
     }
 
     /// After a cut: writes the run that waited for it, then takes the runs that came meanwhile.

@@ -26,7 +26,9 @@ impl Shard {
                 self.counters.blocks_repaired += end.0 - from.0;
                 let text = format!("blocks {from} up to {end} are as they were written");
                 self.notice(Message::DamageRepaired, text);
-                self.replica.repaired();
+                let view = View::new(&self.log, &self.stash);
+                self.replica.repaired(now, &view);
+                self.pending.durable(self.log.durable_end());
                 self.room_came = true;
             }
             Health::Rewritten(what) => {

@@ -58,8 +58,10 @@ messages! {
     EpochWaits 2 Info
         "this node cannot open an epoch yet: too few members answer",
         "if it lasts, see why the other nodes do not answer; if a majority has lost its disks or \
-         gave up its blocks, stop those nodes, move the log's directory away on each and start it \
-         once with `millrace serve --new-member`: what is left then counts as all there was";
+         gave up its blocks, let every node that still has blocks run, stop the others and move \
+         the log's directory away on each; start as many of those as are missing for a majority, \
+         of three one, once with `millrace serve --new-member`, and the rest without it as soon \
+         as the log is led: what is left then counts as all there was";
     EpochLost 3 Warn
         "this node leads the log no more; appends that waited end as Unknown",
         "none: a new epoch is opened as soon as a majority promises it";

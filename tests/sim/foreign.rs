@@ -35,6 +35,7 @@ struct Lone {
     connections: u64,
     said: Vec<Body>,
     closed: Vec<Code>,
+    told: Vec<String>,
     stopped: bool,
 }
 
@@ -56,6 +57,7 @@ impl Lone {
             connections: 0,
             said: Vec::new(),
             closed: Vec::new(),
+            told: Vec::new(),
             stopped: false,
         };
         lone.settle();
@@ -91,7 +93,8 @@ impl Lone {
             Action::Close { code, .. } => self.closed.push(code),
             Action::Release(buffer) => self.buffers.release(buffer),
             Action::Stopped => self.stopped = true,
-            Action::Reply { .. } | Action::Dial { .. } | Action::Log(_) => {}
+            Action::Log(notice) => self.told.push(notice.text),
+            Action::Reply { .. } | Action::Dial { .. } => {}
         }
     }
 
@@ -222,11 +225,11 @@ fn a_run_that_does_not_chain_behind_its_cut_is_dropped() {
         matches!(&answer, Some(Body::Nack(nack)) if nack.code == Code::Diverged.number()),
         "{answer:?}"
     );
-    assert_eq!(
-        lone.shard.role(),
-        Role::Follower,
-        "the log is still in service"
-    );
+    let role = lone.shard.role();
+    assert_eq!(role, Role::Follower, "the log is still in service");
+    let cut = "cut blocks 1 to 4, records up to 0: epoch 2 has others there";
+    let told = lone.told.iter().filter(|text| *text == cut);
+    assert_eq!(told.count(), 1, "a cut is told once: {:?}", lone.told);
 
     let position = lone.follow(2);
     assert_eq!((position.next, position.last_crc), (BlockNo(1), crcs[1]));

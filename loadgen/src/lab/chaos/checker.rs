@@ -3,18 +3,17 @@
 //! It is given a [`History`] and nothing else: it knows no node, no protocol and no fault, so it
 //! can be fed histories made by hand, and one that lies must be found out ([`red`] and the tests).
 //! What it holds: an append acknowledged at `quorum` is there once, whole, at its offset; one at
-//! `leader` may be cut by a change of leader, but is nowhere else and never twice; an unknown one
-//! is
-//! there once at most; a refused one is not there; the records of one producer stand in their
-//! order;
-//! what was once read as committed stays; all nodes hold the same. Read `history.rs` first.
+//! `leader` may be cut by a change of leader, if a node says that it cut that record, but is nowhere
+//! else and never twice; an unknown one is there once at most; a refused one is not there; the
+//! records of one producer stand in their order; what was once read as committed stays; all nodes
+//! hold the same. Read `history.rs` first.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use millrace::types::Level;
 
-use super::history::{Append, Content, End, History, Readback};
+use super::history::{Append, Content, Cut, End, History, Readback};
 
 /// Findings that are spelled out, of each kind.
 const TOLD: usize = 3;
@@ -118,7 +117,7 @@ pub fn check(history: &History) -> Verdict {
             let key = (producer.number, append.sequence);
             let found = places.remove(&key).unwrap_or_default();
             let name = format!("record {} of producer {}", append.sequence, producer.number);
-            one(append, &name, &found, &logs, &mut verdict);
+            one(append, &name, &found, (&logs, &history.cuts), &mut verdict);
             let Some(&(shard, offset)) = found.first() else {
                 continue;
             };
@@ -199,7 +198,7 @@ fn one(
     append: &Append,
     name: &str,
     found: &[(u16, u64)],
-    logs: &BTreeMap<u16, Log>,
+    (logs, cuts): (&BTreeMap<u16, Log>, &[Cut]),
     verdict: &mut Verdict,
 ) {
     if found.len() > 1 {
@@ -216,13 +215,20 @@ fn one(
         }
     }
     match (append.end, found.first()) {
-        (End::Acked(offset), None) => match append.level {
-            Level::Quorum => verdict.add(Kind::Missing, || {
-                let (shard, ended_us) = (append.shard, append.ended_us);
-                format!("{name}: acknowledged at offset {offset} of shard {shard}, {ended_us} us")
-            }),
-            _ => verdict.cut += 1,
-        },
+        (End::Acked(offset), None) => {
+            let told = |cut: &Cut| cut.shard == append.shard && cut.offsets.contains(&offset);
+            if append.level != Level::Quorum && cuts.iter().any(told) {
+                verdict.cut += 1;
+                return;
+            }
+            verdict.add(Kind::Missing, || {
+                let (shard, ended_us, level) = (append.shard, append.ended_us, append.level.name());
+                format!(
+                    "{name}: acknowledged ({level}) at offset {offset} of shard {shard}, \
+                     {ended_us} us"
+                )
+            });
+        }
         (End::Acked(offset), Some(_)) if !found.contains(&(append.shard, offset)) => {
             verdict.add(Kind::Displaced, || {
                 format!("{name}: acknowledged at offset {offset}, is at {found:?}")

@@ -51,6 +51,7 @@ fn sound() -> History {
             readback(1, "local"),
             readback(2, "local"),
         ],
+        cuts: Vec::new(),
     }
 }
 
@@ -99,13 +100,18 @@ fn an_acked_record_that_is_nowhere_is_missing() {
 }
 
 #[test]
-fn what_the_leader_alone_acked_may_be_cut_and_is_counted() {
-    let cut = |history: &mut History| {
-        let append = &mut history.producers[0].appends[2];
-        (append.end, append.level) = (End::Acked(3), Level::Leader);
-        everywhere(history, |records| records.truncate(3));
+fn what_the_leader_alone_acked_may_be_cut_if_a_node_says_so() {
+    let cut = |shard, offsets| {
+        move |history: &mut History| {
+            let append = &mut history.producers[0].appends[2];
+            (append.end, append.level) = (End::Acked(3), Level::Leader);
+            everywhere(history, |records| records.truncate(3));
+            history.cuts.push(Cut { shard, offsets });
+        }
     };
-    assert_eq!(finds(cut, Kind::Missing, 0).cut, 1);
+    assert_eq!(finds(cut(0, 2..4), Kind::Missing, 0).cut, 1);
+    finds(cut(0, 4..9), Kind::Missing, 1);
+    finds(cut(1, 2..4), Kind::Missing, 1);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! socket or a clock. Times are microseconds since the load began. Read `checker.rs` next.
 
 use std::hash::{DefaultHasher, Hasher as _};
+use std::ops::Range;
 
 use millrace::types::Level;
 
@@ -100,6 +101,34 @@ pub struct Readback {
     pub records: Vec<(u64, Content)>,
 }
 
+/// Records that a node says it cut: others stand at their offsets now, or nothing yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The log.
+    pub shard: u16,
+    /// Their offsets.
+    pub offsets: Range<u64>,
+}
+
+impl Cut {
+    /// Reads a line of a node's log; none if it tells of no cut.
+    pub fn of(line: &str) -> Option<Cut> {
+        let (_, shard) = line
+            .contains("id=\"BlocksCut\"")
+            .then(|| line.rsplit_once('-'))??;
+        let (_, records) = line.split_once(", records ")?;
+        let (records, _) = records.split_once(':')?;
+        let (first, end) = match records.strip_prefix("up to ") {
+            Some(end) => ("0", end),
+            None => records.split_once(" to ")?,
+        };
+        Some(Cut {
+            shard: shard.trim().parse().ok()?,
+            offsets: first.parse().ok()?..end.parse().ok()?,
+        })
+    }
+}
+
 /// Everything.
 #[derive(Clone, Debug, Default)]
 pub struct History {
@@ -109,6 +138,8 @@ pub struct History {
     pub reads: Vec<Reads>,
     /// Of each log at each node, at both levels.
     pub readbacks: Vec<Readback>,
+    /// Of every node.
+    pub cuts: Vec<Cut>,
 }
 
 impl History {
@@ -128,5 +159,23 @@ impl History {
             }] += 1;
             counts
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_is_read_from_a_line() {
+        let line =
+            |text: &str| format!("2026-01-01T00:00:00Z  WARN {text} id=\"BlocksCut\" log=7-2");
+        let known = line("cut blocks 3 to 9, records 20 to 41: epoch 5 has others there");
+        let cut = |offsets| Some(Cut { shard: 2, offsets });
+        assert_eq!(Cut::of(&known), cut(20..41));
+        let old = line("cut blocks 3 to 9, records up to 41: epoch 5 has others there");
+        assert_eq!(Cut::of(&old), cut(0..41));
+        assert_eq!(Cut::of(&line("begins anew at block 3")), None);
+        assert_eq!(Cut::of("cut blocks 3 to 9, records 20 to 41: of 7-2"), None);
     }
 }

@@ -34,7 +34,7 @@ use crate::verify::{self, reader::Progress};
 use checker::Verdict;
 use faults::{Event, Faults};
 use fleet::Fleet;
-use history::{History, Readback};
+use history::{Cut, History, Readback};
 use load::{Clients, Setting};
 use net::Net;
 
@@ -92,6 +92,12 @@ pub struct ChaosArgs {
 /// All that was seen.
 struct Seen {
     seed: u64,
+    /// Of logs.
+    shards: u16,
+    /// Whether clocks could be set wrong.
+    has_clocks: bool,
+    /// So many times each kind of fault has to come about.
+    least_of_a_kind: usize,
     /// Changes of leader that were asked for, if nothing else was.
     leader_changes: Option<u32>,
     /// How long a shard may go without an ack.
@@ -140,6 +146,23 @@ pub fn chaos(args: &ChaosArgs) -> Result<bool, Failure> {
     Ok(report::failures(&seen).is_empty())
 }
 
+/// Appends a second, and the longest time without an ack.
+fn rate_and_gap(args: &ChaosArgs) -> (u64, u64) {
+    let (rate, gap_ms) = match args.leader_changes {
+        None => (RATE, GAP_MS),
+        Some(_) => (RATE_OF_CHANGES, CHANGES_GAP_MS),
+    };
+    (args.rate.unwrap_or(rate), args.gap_ms.unwrap_or(gap_ms))
+}
+
+/// In five minutes each kind of fault has its turn seven times or so.
+fn least_of_a_kind(args: &ChaosArgs) -> usize {
+    match args.leader_changes {
+        None => (args.seconds / 60) as usize,
+        Some(_) => 0,
+    }
+}
+
 /// What the nodes said, for whoever looks for the reason.
 fn keep_logs(fleet: &Fleet) {
     let folder = std::env::temp_dir().join(format!("chaos-logs-{}", std::process::id()));
@@ -173,11 +196,7 @@ fn disturbed(
         start: Instant::now(),
         over: over.clone(),
     };
-    let (rate, gap_ms) = match args.leader_changes {
-        None => (RATE, GAP_MS),
-        Some(_) => (RATE_OF_CHANGES, CHANGES_GAP_MS),
-    };
-    let rate = args.rate.unwrap_or(rate);
+    let (rate, gap_ms) = rate_and_gap(args);
     let clients = Clients::start(&setting, PRODUCERS, rate)?;
     rest(BEFORE)?;
     let mut faults = Faults::new(fleet, net, place, seed, setting.start);
@@ -204,6 +223,7 @@ fn disturbed(
         producers,
         reads,
         readbacks,
+        cuts: cuts(fleet)?,
     };
     fleet.fallen()?;
     fleet.stop()?;
@@ -216,8 +236,11 @@ fn disturbed(
     say("checking");
     Ok(Seen {
         seed,
+        shards: args.nodes,
+        has_clocks: fleet.has_clocks(),
+        least_of_a_kind: least_of_a_kind(args),
         leader_changes: args.leader_changes,
-        gap_ms: args.gap_ms.unwrap_or(gap_ms),
+        gap_ms,
         rate,
         lasted_us,
         accounts,
@@ -251,6 +274,16 @@ fn read_back(setting: &Setting, fleet: &Fleet) -> Result<Vec<Readback>, Failure>
         };
         threads.map(join).collect()
     })
+}
+
+/// What the nodes say that they cut.
+fn cuts(fleet: &Fleet) -> Result<Vec<Cut>, Failure> {
+    let mut cuts = Vec::new();
+    for node in fleet.ids() {
+        let said = std::fs::read_to_string(fleet.log(node)).map_err(Failure::failed)?;
+        cuts.extend(said.lines().filter_map(Cut::of));
+    }
+    Ok(cuts)
 }
 
 fn led(addresses: &[String]) -> Result<(), Failure> {

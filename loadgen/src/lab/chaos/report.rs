@@ -20,13 +20,13 @@ const AFTERMATH_US: u64 = 5_000_000;
 struct Acks(Vec<Vec<u64>>);
 
 impl Acks {
-    fn of(history: &History) -> Acks {
-        let mut shards: Vec<Vec<u64>> = Vec::new();
+    /// Beginning and end of the load stand among them: a shard that is never acked again has a gap
+    /// up to the end.
+    fn of(history: &History, shards: u16, lasted_us: u64) -> Acks {
+        let mut shards = vec![vec![0, lasted_us]; usize::from(shards)];
         for append in history.appends() {
             if let End::Acked(_) = append.end {
-                let shard = usize::from(append.shard);
-                shards.resize(shards.len().max(shard + 1), Vec::new());
-                shards[shard].push(append.ended_us);
+                shards[usize::from(append.shard)].push(append.ended_us);
             }
         }
         shards.iter_mut().for_each(|acks| acks.sort_unstable());
@@ -67,7 +67,7 @@ impl Acks {
 /// What does not hold, in sentences; empty if everything does.
 pub fn failures(seen: &Seen) -> Vec<String> {
     let mut failures = seen.failures.clone();
-    let acks = Acks::of(&seen.history);
+    let acks = Acks::of(&seen.history, seen.shards, seen.lasted_us);
     if !seen.verdict.holds() {
         failures.push("the logs do not hold what clients were told, see above".to_owned());
     }
@@ -84,9 +84,31 @@ pub fn failures(seen: &Seen) -> Vec<String> {
     }
     match seen.leader_changes {
         Some(asked) => changes(seen, &acks, asked, &mut failures),
-        None => kills(seen, &acks, &mut failures),
+        None => {
+            kinds(seen, &mut failures);
+            kills(seen, &acks, &mut failures);
+        }
     }
     failures
+}
+
+/// Kinds of faults that came about too seldom, or that did nothing.
+fn kinds(seen: &Seen, failures: &mut Vec<String>) {
+    let done = |kind: Kind| {
+        let events = seen.events.iter();
+        events.filter(move |event| event.kind == kind && event.is_done)
+    };
+    let drawn = |kind: &Kind| seen.has_clocks || *kind != Kind::Clock;
+    for kind in Kind::ALL.into_iter().filter(drawn) {
+        let times = done(kind).count();
+        if times < seen.least_of_a_kind {
+            let (name, least) = (kind.name(), seen.least_of_a_kind);
+            failures.push(format!("{name} came about {times} times, not {least}"));
+        }
+    }
+    if done(Kind::Corruption).next().is_some() && seen.flips == 0 {
+        failures.push("corruption changed no byte on its way".to_owned());
+    }
 }
 
 /// What the kill of a leader must not cost while other things are done as well.
@@ -125,7 +147,7 @@ fn changes(seen: &Seen, acks: &Acks, asked: u32, failures: &mut Vec<String>) {
 
 /// Prints it.
 pub fn show(seen: &Seen) -> Result<(), Failure> {
-    let acks = Acks::of(&seen.history);
+    let acks = Acks::of(&seen.history, seen.shards, seen.lasted_us);
     let mut out = done(seen, &acks);
     if seen.leader_changes.is_some() {
         out.push_str(&accounts::table(&seen.accounts));
@@ -175,7 +197,7 @@ fn done(seen: &Seen, acks: &Acks) -> String {
             out,
             "{:<18} {:>5} {:>27}",
             kind.name(),
-            events().count(),
+            events().filter(|event| event.is_done).count(),
             gap_ms.map_or("-".to_owned(), |ms| ms.to_string())
         );
     }
@@ -218,7 +240,9 @@ fn figures(seen: &Seen) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::history::{Append, Producer};
     use super::*;
+    use millrace::types::Level;
 
     #[test]
     fn a_gap_counts_from_what_was_done_on() {
@@ -228,5 +252,27 @@ mod tests {
         assert_eq!(acks.longest_ms(0, 4_000_000, 6_000_000), 3_900);
         assert_eq!(acks.longest_ms(0, 0, u64::MAX), 4_000);
         assert_eq!(acks.longest_ms(7, 0, u64::MAX), 0);
+    }
+
+    #[test]
+    fn a_shard_that_is_acked_no_more_has_a_gap_up_to_the_end() {
+        let append = |ended_us| Append {
+            shard: 0,
+            sequence: 0,
+            digest: 0,
+            level: Level::Quorum,
+            invoked_us: 0,
+            ended_us,
+            end: End::Acked(0),
+        };
+        let mut history = History::default();
+        let mut producer = Producer::default();
+        producer
+            .appends
+            .extend([append(1_000_000), append(2_000_000)]);
+        history.producers.push(producer);
+        let acks = Acks::of(&history, 2, 9_000_000);
+        assert_eq!(acks.longest_ms(0, 2_500_000, 3_000_000), 6_500);
+        assert_eq!(acks.longest_ms(1, 2_500_000, 3_000_000), 6_500);
     }
 }
