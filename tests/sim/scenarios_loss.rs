@@ -97,8 +97,8 @@ fn lose_two_of_three(world: &mut World, epochs: u32) -> Result<Old, Verdict> {
     Ok(Old { end, blocks })
 }
 
-/// The new set's log grows, by appends of this level, until it is the longer one: that a shorter one
-/// differs shows in its length alone.
+/// The new set's log grows, by appends of this level, until it is the longer one: that a shorter
+/// one differs shows in its length alone.
 fn outgrow(world: &mut World, old: &Old, level: Level) -> Checked {
     world.wait_for("the new log to be the longer one", |world| {
         for client in 0..world.clients.len() {
