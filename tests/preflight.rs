@@ -193,6 +193,9 @@ fn data_directory_of_another_node_or_in_use() {
     let mut command = serve(&more_shards);
     command.args(["--set", "cluster.shards=2"]);
     refuses(command, &["its shards is 1", "cluster.shards is 2"]);
+    let mut command = serve(&more_shards);
+    command.args(["--set", "cluster.kind=\"mesh\""]);
+    refuses(command, &["its kind is set", "cluster.kind is mesh"]);
 }
 
 /// As a start has it: what is missing is created, where that is possible.

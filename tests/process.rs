@@ -15,6 +15,8 @@ mod broken_disk;
 mod cluster;
 #[path = "process/elections.rs"]
 mod elections;
+#[path = "process/hung_core.rs"]
+mod hung_core;
 #[path = "process/kills.rs"]
 mod kills;
 #[path = "process/load.rs"]

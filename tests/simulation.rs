@@ -242,7 +242,7 @@ fn a_retry_is_never_appended_twice() {
 
 ///
 #[test]
-fn a_cut_takes_the_batches_of_producers_along() {
+fn truncation_rolls_back_producers() {
     let name = "cut_producers";
     let sum = runs(scenarios_producers::cut_producers, name, 10);
     assert!(sum.blocks_cut > 0, "nothing was cut");

@@ -5,7 +5,7 @@ use super::op::{DiskOp, FileName};
 use super::recovery::{Head, Later, Sight, Verdict, judge};
 use super::rig::{Disk, Random, Rig, config};
 use super::{From, Output, RecoveredMemory, Refusal, State};
-use crate::types::{BlockNo, Epoch, LogId, NodeId, OriginId, ShardId};
+use crate::types::{BlockNo, Epoch, NodeId, ShardId};
 use crate::wire::checkpoint::{self, Memory};
 
 fn value(number: usize, len: usize) -> Vec<u8> {
@@ -192,20 +192,24 @@ fn in_a_set_of_one_a_later_block_knows_what_was_committed() {
 }
 
 #[test]
-fn another_log_and_other_members_are_refused_by_name() {
+fn other_member_list_refused() {
     let rig = log_of(2);
     let mut other = config();
-    other.members = vec![NodeId(1), NodeId(2)];
-    let found = refusal(&Rig::recovered(other, rig.disk.clone()));
-    assert!(
-        found.rule.contains("[1, 2, 3]") && found.rule.contains("[1, 2]"),
-        "{found}"
-    );
+    for members in [vec![1, 2], vec![1, 2, 4], vec![1, 2, 3, 4]] {
+        other.members = members.iter().copied().map(NodeId).collect();
+        let refused = Rig::recovered(other.clone(), rig.disk.clone());
+        let rule = refusal(&refused).rule;
+        let both = [format!("{members:?}"), "[1, 2, 3]".to_owned()];
+        assert!(both.iter().all(|list| rule.contains(list)), "{rule}");
+        assert!(refused.writes.is_empty());
+    }
+}
+
+#[test]
+fn another_log_is_refused_by_name() {
+    let rig = log_of(2);
     let mut other = config();
-    other.log = LogId {
-        origin: OriginId(7),
-        shard: ShardId(3),
-    };
+    other.log.shard = ShardId(3);
     let found = refusal(&Rig::recovered(other, rig.disk.clone()));
     assert!(
         found.rule.contains("7-2") && found.rule.contains("7-3"),

@@ -179,6 +179,44 @@ fn a_step_of_the_clock_deletes_nothing_early_and_holds_nothing_up() {
     }
 }
 
+/// A file that is used again, with blocks of before behind its new end: of this log, trimmed; of
+/// this log, from a history that was cut, with the very numbers that come next; of another log.
+#[test]
+fn recycled_segment_is_never_read() {
+    let mut history = Rig::created(config());
+    let mut elsewhere = config();
+    elsewhere.log.shard.0 += 1;
+    let mut elsewhere = Rig::created(elsewhere);
+    for rig in [&mut history, &mut elsewhere] {
+        (100..100 + 2 * BLOCKS as usize).for_each(|number| rig.append_durably(&value(number)));
+    }
+    let trimmed = history.segment(0).clone();
+    let cut = history.segment(BLOCKS).clone();
+    let foreign = elsewhere.segment(BLOCKS).clone();
+    for (what, stale) in [("trimmed", trimmed), ("cut", cut), ("foreign", foreign)] {
+        for seed in 0..20 {
+            let mut rig = Rig::created(config());
+            let mut wanted: Vec<_> = (0..BLOCKS as usize).map(value).collect();
+            wanted.iter().for_each(|value| rig.append_durably(value));
+            rig.disk.file(FileName::Next).clone_from(&stale);
+            for number in BLOCKS as usize..2 * BLOCKS as usize - 1 {
+                wanted.push(value(number));
+                rig.append_durably(&wanted[number]);
+                rig = rig.restart();
+                assert!(rig.values() == wanted, "{what}: after block {number}");
+            }
+            // A block in flight when power goes: it is there or not, and nothing else is.
+            wanted.push(value(2 * BLOCKS as usize - 1));
+            rig.append(wanted.last().expect("pushed")).expect("room");
+            let mut rig = rig.crash(&mut Random(seed));
+            rig.run();
+            let found = rig.values();
+            assert!(found.len() + 1 >= wanted.len(), "{what}, seed {seed}");
+            assert!(wanted.starts_with(&found), "{what}, seed {seed}");
+        }
+    }
+}
+
 /// A leader whose log begins behind the end of the follower's.
 fn leader() -> Rig {
     let keep = Retention {

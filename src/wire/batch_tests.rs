@@ -234,6 +234,22 @@ fn kinds_bind_the_record_count() {
     }
 }
 
+/// A kind that changed is refused, though kinds exist that may hold as many records; and so is one
+/// that no version knows, whatever its CRC.
+#[test]
+fn kind_flip_refused() {
+    let golden = golden_batch();
+    for kind in (0..=u8::MAX).filter(|kind| *kind != golden[5]) {
+        let mut bytes = golden.clone();
+        bytes[5] = kind;
+        assert_eq!(check(&bytes).err(), Some(BatchError::HeaderCrc), "{kind}");
+        reseal(&mut bytes);
+        if kind > 6 {
+            assert_eq!(check(&bytes).err(), Some(BatchError::Kind), "{kind}");
+        }
+    }
+}
+
 #[test]
 #[should_panic(expected = "a batch that no reader takes")]
 fn an_offset_that_no_reader_takes_is_not_written() {

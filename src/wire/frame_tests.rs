@@ -71,6 +71,17 @@ fn damaged_frames_are_refused() {
     golden::assert_flips_show(&golden, &value, |bytes| Some(receive(bytes)?.0));
 }
 
+/// A frame never becomes one of another kind, known or not.
+#[test]
+fn kind_flip_refused() {
+    let golden = golden_frame();
+    for kind in (0..=u8::MAX).filter(|kind| *kind != golden[4]) {
+        let mut bytes = golden.clone();
+        bytes[4] = kind;
+        assert_eq!(receive(&bytes), None, "{kind}");
+    }
+}
+
 #[test]
 fn lengths_that_lie_are_refused() {
     for (what, len, body_len) in [

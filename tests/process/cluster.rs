@@ -24,6 +24,9 @@ const CLUSTER: u32 = 7;
 /// Small, so that the logs roll.
 const SEGMENT_BYTES: u32 = 8 << 20;
 
+/// Ports of a node for clients: one for each core that it may be given.
+const PORTS: u16 = 2;
+
 /// Between two looks at something that should come.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -57,7 +60,7 @@ impl Cluster {
         Cluster {
             directory: tempfile::tempdir_in(below).expect("a temporary directory"),
             addresses: (0..count)
-                .map(|_| format!("127.0.0.1:{}", ports::reserve(1)))
+                .map(|_| format!("127.0.0.1:{}", ports::reserve(PORTS)))
                 .collect(),
             nodes: (0..count).map(|_| None).collect(),
             _alone: alone,
@@ -150,6 +153,12 @@ impl Cluster {
     pub fn freeze(&self, node: usize, frozen: bool) {
         let child = self.nodes[node - 1].as_ref().expect("the node runs");
         signal(child, if frozen { libc::SIGSTOP } else { libc::SIGCONT });
+    }
+
+    /// The number of a node's process.
+    pub fn process(&self, node: usize) -> u32 {
+        let child = self.nodes[node - 1].as_ref().expect("the node runs");
+        child.id()
     }
 
     /// Waits until a node says that it leads a shard.
