@@ -8,6 +8,7 @@
 mod node;
 
 use millrace::wire::block::{self, BlockHeader};
+use millrace::wire::checkpoint;
 use node::{Node, PATIENCE, Place, finish, millrace, text};
 use serde_json::Value;
 use std::cell::Cell;
@@ -21,6 +22,8 @@ use std::time::{Duration, Instant};
 
 const SEGMENT_HEADER: usize = 4096;
 const NODES: usize = 3;
+/// Bytes of one of the two copies of a checkpoint.
+const COPY: usize = 4096;
 
 /// A part of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,7 +93,23 @@ impl Set {
         text.push_str("scrub_bytes_per_s = 1073741824\n");
         let path = place.directory.path().join("node.toml");
         fs::write(&path, text).expect("the configuration is written");
-        self.nodes[node] = Some(Node::start(&path, &place.address()));
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.said_path(node))
+            .expect("the node's log opens");
+        let mut command = millrace();
+        command.args(["serve", "--config"]).arg(&path).stderr(log);
+        self.nodes[node] = Some(Node::spawn(command, &place.address()));
+    }
+
+    fn said_path(&self, node: usize) -> PathBuf {
+        self.places[node].directory.path().join("stderr")
+    }
+
+    /// What a node wrote to its log so far.
+    fn said(&self, node: usize) -> String {
+        fs::read_to_string(self.said_path(node)).expect("the node's log is there")
     }
 
     fn node(&self, node: usize) -> &Node {
@@ -211,6 +230,21 @@ impl Set {
         self.log(node)["counters"][name].as_u64().expect("a number")
     }
 
+    /// Places found damaged, and what was written anew by itself: both count a rewrite.
+    fn found(&self, node: usize) -> u64 {
+        self.counter(node, "damage_found") + self.counter(node, "rewritten")
+    }
+
+    /// Whether both copies of a node's checkpoint are sound.
+    fn has_both_copies(&self, node: usize) -> bool {
+        let bytes = fs::read(self.log_path(node).join("checkpoint")).expect("readable");
+        let (first, second) = bytes.split_at(COPY);
+        [first, &second[..COPY]]
+            .map(checkpoint::read)
+            .iter()
+            .all(Option::is_some)
+    }
+
     /// The copy of a node is that of another one, up to the last block.
     fn check_files(&self, node: usize, before: &BTreeMap<String, Vec<u8>>) {
         let now = self.segments(node);
@@ -247,26 +281,27 @@ fn end_of(bytes: &[u8]) -> usize {
     last.map_or(SEGMENT_HEADER, |(at, header)| at + header.padded_len())
 }
 
-/// File and position of the byte to flip; `turn` chooses another block each time.
+/// File and position of the byte to flip, and where its block or copy begins; `turn` chooses
+/// another block each time.
 fn place_of(
     part: Part,
     byte: Byte,
     segments: &BTreeMap<String, Vec<u8>>,
     turn: usize,
-) -> (String, usize) {
+) -> (String, usize, usize) {
     let pick = |range: std::ops::Range<usize>| match byte {
         Byte::First => range.start,
         Byte::Last => range.end - 1,
         Byte::Random(seed) => range.start + seed as usize % range.len(),
     };
     if part == Part::CheckpointCopy {
-        let copy = turn % 2 * 4096;
-        return ("checkpoint".to_owned(), pick(copy..copy + 4096));
+        let copy = turn % 2 * COPY;
+        return ("checkpoint".to_owned(), pick(copy..copy + COPY), copy);
     }
     let names: Vec<&String> = segments.keys().collect();
     let name = names[turn % names.len()];
     if part == Part::SegmentHeader {
-        return (name.clone(), pick(0..SEGMENT_HEADER));
+        return (name.clone(), pick(0..SEGMENT_HEADER), 0);
     }
     // Blocks of a leader's own have no body.
     let has_all = |(_, header): &(usize, BlockHeader)| {
@@ -283,7 +318,7 @@ fn place_of(
         Part::Body => 256..used,
         _ => used..header.padded_len(),
     };
-    (name.clone(), at + pick(range))
+    (name.clone(), at + pick(range), at)
 }
 
 /// H-21, H-49, H-50, H-78, Q-4, Q-8.
@@ -343,12 +378,9 @@ fn cell(
     let leader = set.leader();
     let node = if leads { leader } else { (leader + 1) % NODES };
     let before = set.segments(node);
-    let (file, position) = place_of(part, byte, &before, turn);
-    let found = if stopped {
-        0
-    } else {
-        set.counter(node, "damage_found")
-    };
+    let (file, position, start) = place_of(part, byte, &before, turn);
+    let found = if stopped { 0 } else { set.found(node) };
+    let said_before = set.said(node).len();
     let what = format!("{part:?} {byte:?} {file} at {position}, node {node}");
     if stopped {
         let running = set.nodes[node].take().expect("it runs");
@@ -366,15 +398,21 @@ fn cell(
     assert_eq!(code, Some(0), "{what}: {said}");
     set.wait("the damage to be repaired", |set| {
         let log = set.log(node);
-        log["damage"]["faulty"]
-            .as_array()
-            .is_some_and(Vec::is_empty)
-            && set.counter(node, "damage_found") + set.counter(node, "rewritten") > found
+        let faulty = log["damage"]["faulty"].as_array();
+        faulty.is_some_and(Vec::is_empty) && set.found(node) > found
     });
-    let (repaired, rewritten) = (
-        set.counter(node, "blocks_repaired"),
-        set.counter(node, "rewritten"),
-    );
+    let is_block = !matches!(part, Part::SegmentHeader | Part::CheckpointCopy);
+    if is_block && !stopped {
+        let named = format!("{file} at {start}, blocks ");
+        set.wait("the damage to be named", |set| {
+            set.said(node)[said_before..].contains(&named)
+        });
+    }
+    set.wait("both copies of the checkpoint", |set| {
+        set.has_both_copies(node)
+    });
+    let rewritten = set.counter(node, "rewritten");
+    let repaired = set.counter(node, "blocks_repaired");
     set.wait_until_equal();
     set.check_files(node, &before);
     let (said, code) = set.scrub(node);
