@@ -495,3 +495,65 @@ fn a_node_that_cannot_commit_or_hears_no_leader_is_unwell() {
         code == 503 && body.starts_with("log 7-0 follows node 1, which has not been heard for ")
     });
 }
+
+/// A node that is behind is brought up at the pace that an operator sets while it runs, and at once
+/// when he lifts it. It starts when all is appended: what its leader seals would raise the pace.
+#[test]
+fn the_pace_of_a_catch_up_is_set_while_it_runs() {
+    const BEFORE: u64 = 2 << 20;
+    const PACE: u64 = 256 << 10;
+    const LINES: usize = 60_000;
+    let set = Set::of(3);
+    let _nodes = [set.start(0), set.start(1)];
+    let even = |link: &Value| link["status"] == "replicating" && link["lag"]["records"] == 0;
+    // A new set counts on nobody before all were there.
+    let behind = set.start(2);
+    set.wait_for_link(3, "replicating", even);
+    assert!(behind.stop().success());
+    set.append(LINES);
+    let config = set.config(2, true);
+    let mut command = millrace();
+    command.args(["serve", "--config"]).arg(&config);
+    command.args(["--set", &format!("link.catch_up_bytes_per_s={BEFORE}")]);
+    let _behind = Node::spawn(command, &set.places[2].address());
+    let behind = || {
+        let (code, body) = set.get(2, "/status");
+        assert_eq!(code, 200, "{body}");
+        let status: Value = serde_json::from_str(&body).unwrap();
+        status["shards"][0].clone()
+    };
+    let set_pace = |pace: u64| {
+        let mut command = millrace();
+        command.args(["link", "catch-up", &pace.to_string()]);
+        command.args(["--node", &set.places[2].address()]);
+        let output = finish(command);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        wait_for("the pace in the status", || {
+            behind()["catch_up"]["bytes_per_s"] == pace
+        });
+    };
+    let bytes = |shard: &Value| shard["damage"]["bytes"].as_u64().expect("a number");
+    wait_for("it is being brought up", || {
+        behind()["catch_up"]["active"] == true
+    });
+    assert_eq!(behind()["catch_up"]["bytes_per_s"], BEFORE);
+    set_pace(PACE);
+
+    let (before, since) = (bytes(&behind()), Instant::now());
+    std::thread::sleep(Duration::from_secs(4));
+    let now = behind();
+    let most = 3.0 * PACE as f64 * since.elapsed().as_secs_f64();
+    let came = bytes(&now) - before;
+    println!("{came} bytes came in {:?}", since.elapsed());
+    assert_eq!(now["catch_up"]["active"], true, "{now}");
+    assert!(came > 0 && (came as f64) < most, "{came} of at most {most}");
+
+    let lifted = Instant::now();
+    set_pace(0);
+    set.wait_for_link(3, "even", even);
+    println!("the rest came in {:?}", lifted.elapsed());
+    wait_for("all of it is there", || {
+        let now = behind();
+        now["catch_up"]["active"] == false && bytes(&now) > LINES as u64 * 400
+    });
+}

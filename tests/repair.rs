@@ -258,6 +258,14 @@ impl Set {
     }
 }
 
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < until, "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 fn lines_of(range: std::ops::Range<usize>) -> String {
     let line = |number: usize| format!("record {number} {}\n", "x".repeat(200 + number % 97));
     range.map(line).collect()
@@ -427,4 +435,64 @@ fn cell(
         if leads { "leader" } else { "follower" },
         if stopped { "stopped" } else { "running" },
     )
+}
+
+/// An operator asks again for blocks that wait for a node: they are there once it is back, and the
+/// order ends with that.
+#[test]
+fn an_order_to_repair_is_followed_to_its_end() {
+    const LINES: usize = 3000;
+    let mut set = Set::start();
+    set.append(0..LINES);
+    set.wait_until_equal();
+    let node = (set.leader() + 1) % NODES;
+    let others: Vec<usize> = (0..NODES).filter(|other| *other != node).collect();
+    for other in &others {
+        let running = set.nodes[*other].take().expect("it runs");
+        assert!(running.stop().success());
+    }
+    let before = set.segments(node);
+    let (file, position, _) = place_of(Part::Body, Byte::First, &before, 1);
+    set.flip(node, &file, position);
+    let address = set.node(node).address.clone();
+    let order = |option: &str| {
+        let mut command = millrace();
+        command.args(["scrub", option, "--node", &address]);
+        std::thread::spawn(move || finish(command))
+    };
+    // With nobody to ask, what is found stays, and is said to wait.
+    let reading = order("--now");
+    wait_for("the damage to wait for a node", || {
+        let damage = set.log(node)["damage"].clone();
+        let waits_for = damage["waits_for"].as_str().unwrap_or_default();
+        damage["faulty"][0].is_object() && waits_for.starts_with("waits for")
+    });
+    let repairing = order("--repair");
+    let heard = |wish: &str| {
+        let said = set.said(node);
+        let mut orders = said
+            .lines()
+            .filter(|line| line.contains("operator's order"));
+        orders.any(|line| line.contains(wish))
+    };
+    wait_for("the order in the node's log", || heard("read: false"));
+    assert!(!repairing.is_finished(), "nobody can have repaired it");
+    assert_eq!(set.counter(node, "blocks_repaired"), 0);
+    for other in others {
+        set.start_node(other);
+    }
+    for order in [reading, repairing] {
+        let output = order.join().expect("the command ends");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        let last = said.lines().last().unwrap_or_default();
+        assert!(!last.contains("DAMAGED"), "{said}");
+    }
+    assert!(set.counter(node, "blocks_repaired") > 0);
+    set.wait_until_equal();
+    set.check_files(node, &before);
+    set.check_records(node, LINES);
+    for node in set.nodes.into_iter().flatten() {
+        assert!(node.stop().success());
+    }
 }
