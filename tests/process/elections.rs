@@ -4,10 +4,16 @@
 //! the load against the files of all nodes. Times are printed, and bounded generously: how long a
 //! fail-over takes is shown in the simulator. Read `cluster.rs` and `load.rs` first.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use millrace::client::NewRecord;
+use millrace::client::driver::ProducerConfig;
+use millrace::client::driver::blocking::{Pending, Producer};
+use millrace::types::Level;
 
 use crate::cluster::Cluster;
-use crate::load::{Load, Run, now_ms, verify};
+use crate::load::{BATCH, CONNECTIONS, IN_FLIGHT, Load, Run, now_ms, verify};
 use crate::node::{finish, millrace, text};
 
 const RATE: u64 = 10_000;
@@ -86,7 +92,23 @@ fn a_leader_that_slept_is_replaced() {
     all_there(cluster, load);
 }
 
-/// An operator hands a shard to another node: no outcome is unknown.
+/// Sends records to shard 0 one after the other until it is told to stop, or for a minute; how many
+/// were acked.
+fn produce(producer: &Producer, stop: &AtomicBool) -> u64 {
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut sent = 0;
+    while !stop.load(Ordering::Relaxed) && Instant::now() < until {
+        let record = NewRecord::new(format!("record {sent}")).shard(0);
+        let acked = producer.send(record).and_then(Pending::wait);
+        acked.unwrap_or_else(|error| panic!("record {sent} failed: {error}"));
+        sent += 1;
+    }
+    sent
+}
+
+/// An operator hands a shard to another node: no append fails and no outcome is unknown. The load
+/// sends nothing twice: all that it is refused is what came to the former leader, which names the
+/// next one; a producer sends that again by itself, and notices nothing.
 #[test]
 fn a_shard_is_promoted_to_another_node() {
     let cluster = Cluster::start(3);
@@ -96,10 +118,25 @@ fn a_shard_is_promoted_to_another_node() {
         command.args(["promote", "0", to, "--node", cluster.address(at)]);
         finish(command)
     };
-    let output = promote("2", 1);
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("node 2 leads shard 0"), "{said}");
+    let addresses = cluster.ids().map(|node| cluster.address(node));
+    let config = ProducerConfig::new().level(Level::Quorum);
+    let producer = Producer::connect(addresses, &config).expect("a node answers");
+    let stop = AtomicBool::new(false);
+    let produced = std::thread::scope(|scope| {
+        let producing = scope.spawn(|| produce(&producer, &stop));
+        std::thread::sleep(Duration::from_millis(500));
+        let output = promote("2", 1);
+        // Some more at the next leader, whatever the first one did.
+        std::thread::sleep(Duration::from_millis(500));
+        stop.store(true, Ordering::Relaxed);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(said.contains("node 2 leads shard 0"), "{said}");
+        producing.join().expect("no append failed")
+    });
+    println!("{produced} records of a producer, none failed");
+    assert!(produced > 0);
+    producer.close();
     let refused = promote("3", 1);
     let said = text(&refused.stderr);
     assert!(
@@ -108,4 +145,9 @@ fn a_shard_is_promoted_to_another_node() {
     );
     let run = all_there(cluster, load);
     assert_eq!(run.records("unknown"), 0);
+    let refusals = &run.refusals;
+    let moved = |line: &String| line.starts_with("answered NotLeader");
+    assert!(refusals.iter().all(moved), "{refusals:?}");
+    // What each of its connections had under way, and no more.
+    assert!(run.records("failed") <= CONNECTIONS * IN_FLIGHT * BATCH);
 }
