@@ -68,8 +68,8 @@ impl Pace {
         self.stepped = None;
     }
 
-    /// The leader said how much it sealed. Words that come together, after a stall, count as one: the
-    /// last of them takes the place of the others.
+    /// The leader said how much it sealed. Words that come together, after a stall, count as one:
+    /// the last of them takes the place of the others.
     pub(super) fn hear(&mut self, now: Time, said: &Sealed) {
         let known = self.heard.filter(|heard| heard.epoch == said.epoch);
         let since = known.and_then(|heard| match now.since_us(heard.last.0) < STEP_US {

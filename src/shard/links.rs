@@ -161,8 +161,8 @@ impl Shard {
             .run_written(now, &View::new(&self.log, &self.stash));
     }
 
-    /// Blocks of this log go: counted, and told with the records that were in them, if that is still
-    /// remembered.
+    /// Blocks of this log go: counted, and told with the records that were in them, if that is
+    /// still remembered.
     fn note_cut(&mut self, from: BlockNo) {
         let end = self.log.log_end();
         self.counters.blocks_cut += end.0 - from.0;

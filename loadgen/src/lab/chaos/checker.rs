@@ -3,10 +3,10 @@
 //! It is given a [`History`] and nothing else: it knows no node, no protocol and no fault, so it
 //! can be fed histories made by hand, and one that lies must be found out ([`red`] and the tests).
 //! What it holds: an append acknowledged at `quorum` is there once, whole, at its offset; one at
-//! `leader` may be cut by a change of leader, if a node says that it cut that record, but is nowhere
-//! else and never twice; an unknown one is there once at most; a refused one is not there; the
-//! records of one producer stand in their order; what was once read as committed stays; all nodes
-//! hold the same. Read `history.rs` first.
+//! `leader` may be cut by a change of leader, if a node says that it cut that record, but is
+//! nowhere else and never twice; an unknown one is there once at most; a refused one is not there;
+//! the records of one producer stand in their order; what was once read as committed stays; all
+//! nodes hold the same. Read `history.rs` first.
 
 use std::collections::BTreeMap;
 use std::fmt;
