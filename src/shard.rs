@@ -73,6 +73,8 @@ pub struct Shard {
     space_told: SpaceTold,
     /// Something damaged is being asked for.
     mends: bool,
+    /// Where damage ends what this node vouches for, if it does.
+    capped: Option<BlockNo>,
     delayed: VecDeque<DelayedRun>,
     /// An epoch whose first block the log could not take yet.
     opening: Option<Epoch>,
@@ -116,6 +118,7 @@ impl Shard {
             stash: None,
             space_told: SpaceTold::default(),
             mends: false,
+            capped: None,
             delayed: VecDeque::new(),
             opening: None,
             committed_offset: Offset(0),

@@ -186,7 +186,7 @@ fn a_pause_for_a_slow_disk_ends_without_a_write() {
     assert_eq!(net.link(2).status, LinkStatus::Paused);
     net.node(2).hold_durable = false;
     net.node(2).log.durable_end = BlockNo(3);
-    net.repaired(2);
+    net.sound(2);
     net.run();
     assert_eq!(
         net.link(2).matched,

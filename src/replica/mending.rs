@@ -264,18 +264,24 @@ impl Replica {
         }
     }
 
-    /// Blocks were repaired: links that wait for them go on. What lies behind them may be durable
-    /// now without a write: a follower acks it, a leader commits it.
-    pub fn repaired(&mut self, now: Time, view: &dyn LogView) {
-        self.look(now);
-        if self.follower.oldest_waiting().is_some() {
-            self.follower.durable(&mut self.state, view);
-        }
+    /// Blocks were repaired: links that wait for them go on.
+    pub fn repaired(&mut self) {
         if let Some(leader) = &mut self.leader {
             for link in &mut leader.links {
                 link.damaged = false;
                 link.blocked = false;
             }
+        }
+    }
+
+    /// `durable_end` moved without a write, because damage before it is none any more: a follower
+    /// acks what waits for it, a leader commits.
+    pub fn sound(&mut self, now: Time, view: &dyn LogView) {
+        self.look(now);
+        if self.follower.oldest_waiting().is_some() {
+            self.follower.durable(&mut self.state, view);
+        }
+        if let Some(leader) = &mut self.leader {
             leader.commit(&mut self.state, view);
         }
     }

@@ -332,10 +332,10 @@ impl Net {
         it.replica.durable(now, &it.log);
     }
 
-    pub fn repaired(&mut self, node: u32) {
+    pub fn sound(&mut self, node: u32) {
         let now = self.now;
         let it = self.node(node);
-        it.replica.repaired(now, &it.log);
+        it.replica.sound(now, &it.log);
     }
 
     pub fn release_saves(&mut self, node: u32) {

@@ -26,9 +26,7 @@ impl Shard {
                 self.counters.blocks_repaired += end.0 - from.0;
                 let text = format!("blocks {from} up to {end} are as they were written");
                 self.notice(Message::DamageRepaired, text);
-                let view = View::new(&self.log, &self.stash);
-                self.replica.repaired(now, &view);
-                self.pending.durable(self.log.durable_end());
+                self.replica.repaired();
                 self.room_came = true;
             }
             Health::Rewritten(what) => {
@@ -62,6 +60,7 @@ impl Shard {
 
     /// Asks for what is damaged. To be called after every round of events.
     pub(super) fn mend(&mut self, now: Time) {
+        self.look_after_cap(now);
         let wanted = self.log.wanted().map(|wanted| Damaged {
             first: wanted.from,
             prev_epoch: wanted.prev_epoch,
@@ -71,6 +70,18 @@ impl Shard {
         if !wanted.is_empty() || self.mends {
             self.mends = !wanted.is_empty();
             self.replica.mend(now, &wanted);
+        }
+    }
+
+    /// Damage that is repaired, that was none or that is committed or gone ends what this node
+    /// vouches for no more: what lies behind counts as if it had become durable now.
+    fn look_after_cap(&mut self, now: Time) {
+        let sound_end = self.log.sound_end(self.log.committed_end());
+        let capped = Some(sound_end).filter(|end| *end < self.log.durable_end());
+        let before = std::mem::replace(&mut self.capped, capped);
+        if before.is_some_and(|before| before < sound_end) {
+            let view = View::new(&self.log, &self.stash);
+            self.replica.sound(now, &view);
         }
     }
 
