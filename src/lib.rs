@@ -29,6 +29,8 @@
 //!   timeout. That decides who tries when; safety rests on the durable promises alone.
 //! * `TakeOver` hands a leadership over: the leader holds its appends back until the receiver has
 //!   all its blocks, and goes on itself if the other one does not open an epoch in time.
+//! * A frame that one node sends to one other waits for that one's capability alone; what reaches
+//!   disks or travels on waits for `millrace finalize`. Nothing of the second kind exists yet.
 //! * What the cluster is finalized with stands in each node's `node.toml`: it is of the node, is
 //!   read before any log is, and an older version does not start with it. Each node is given the
 //!   order by itself and looks whether all others are connected and able, so one that was down is

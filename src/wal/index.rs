@@ -312,6 +312,28 @@ impl Index {
         at.checked_sub(1).map(|at| self.epochs[at].0)
     }
 
+    /// The lowest and the highest epoch that the record at an offset below the log end can be of:
+    /// they are one, but for records among damaged blocks in which an epoch begins.
+    fn epochs_at(&self, offset: Offset) -> Option<(Epoch, Epoch)> {
+        let hidden = self.blind.iter().find_map(|&(from, end)| {
+            let begins = match from == self.start.block {
+                true => self.start.offset,
+                false => self.end_offset_of(from).unwrap_or_default(),
+            };
+            let at = self.epochs.partition_point(|(_, first, _)| *first <= end);
+            // The first block behind them that is known begins an epoch, as far as is known.
+            let (most, ends) = match at.checked_sub(1).map(|at| self.epochs[at]) {
+                Some((epoch, first, base)) if first > from => (epoch, base),
+                _ if end >= self.tail.next => (self.tail.epoch, self.tail.end_offset),
+                _ => return None,
+            };
+            let least = from.previous().and_then(|before| self.epoch_of(before));
+            let least = least.unwrap_or_default().max(Epoch(1));
+            (begins <= offset && offset < ends).then_some((least, most.max(least)))
+        });
+        hidden.or_else(|| self.epoch_at(offset).map(|epoch| (epoch, epoch)))
+    }
+
     /// See `Log::common`; `end` is the offset behind the open block.
     pub(super) fn common(&self, epoch: Epoch, offset: Offset, end: Offset) -> Common {
         let start = self.start.offset;
@@ -320,8 +342,12 @@ impl Index {
             return Common::Same;
         }
         let last = Offset(offset.0 - 1);
-        if last < end && self.epoch_at(last) == Some(epoch) {
-            return Common::Same;
+        if last < end {
+            match self.epochs_at(last) {
+                Some((least, most)) if least == epoch && most == epoch => return Common::Same,
+                Some((least, most)) if (least..=most).contains(&epoch) => return Common::Behind,
+                _ => {}
+            }
         }
         let newest = self.tail.epoch;
         if epoch > newest || epoch == newest && offset > end {
@@ -333,8 +359,10 @@ impl Index {
         let known = if both == 0 { start } else { behind };
         let common = known.min(last).max(start);
         let before = common.0.checked_sub(1).filter(|_| common > start);
-        let epoch = before.and_then(|last| self.epoch_at(Offset(last)));
-        Common::Parted(common, epoch.unwrap_or_default())
+        match before.and_then(|last| self.epochs_at(Offset(last))) {
+            Some((least, most)) if least < most => Common::Behind,
+            epoch => Common::Parted(common, epoch.map_or(Epoch(0), |(epoch, _)| epoch)),
+        }
     }
 
     pub(super) fn end_offset_of(&self, block_end: BlockNo) -> Option<Offset> {

@@ -1,8 +1,11 @@
 //! How much of the disk a load or a search reads, and memory given back when it is short.
 
+use super::index::{Index, Tail};
 use super::rig::{Rig, config};
-use super::{AppendRefusal, Config, From, Output};
-use crate::types::{BlockNo, Offset};
+use super::{AppendRefusal, Common, Config, From, Output};
+use crate::types::{BlockNo, Epoch, Offset, Tick};
+use crate::wire::block::BlockHeader;
+use crate::wire::checkpoint::LogStart;
 
 const BLOCKS: usize = 600;
 
@@ -163,4 +166,67 @@ fn a_run_that_does_not_continue_a_cut_log_is_told_apart() {
     other.prev_header_crc ^= 1;
     assert!(!rig.log.is_continued_by(&[other]));
     assert!(rig.log.is_continued_by(&[]));
+}
+
+/// A reader whose last record lies among damaged blocks in which an epoch begins is told to wait,
+/// not that its record is gone: which epoch it is of shows once they are repaired.
+#[test]
+fn a_reader_within_damage_is_not_told_that_it_parted() {
+    let mut index = Index::new(LogStart::default());
+    let header = |epoch, block, base_offset| BlockHeader {
+        epoch: Epoch(epoch),
+        block: BlockNo(block),
+        base_offset: Offset(base_offset),
+        ..BlockHeader::default()
+    };
+    index.note_epoch(&header(1, 0, 0));
+    index.note_blind(BlockNo(4), BlockNo(9), true);
+    index.skip_to(Tail {
+        next: BlockNo(9),
+        end_offset: Offset(90),
+        epoch: Epoch(3),
+        crc: 0,
+        tick: Tick(0),
+    });
+    index.note_epoch(&header(3, 9, 90));
+    let common = |index: &Index, epoch, offset| {
+        let end = Offset(90);
+        index.common(Epoch(epoch), Offset(offset), end)
+    };
+    for epoch in 1..=3 {
+        assert_eq!(common(&index, epoch, 60), Common::Behind, "{epoch}");
+    }
+    assert_eq!(common(&index, 4, 60), Common::Behind, "of a later epoch");
+    index.learn(&header(1, 4, 40));
+    index.learn(&header(2, 5, 50));
+    for block in 6..9 {
+        index.learn(&header(2, block, 10 * block));
+    }
+    assert_eq!(common(&index, 2, 60), Common::Same);
+    let parted = Common::Parted(Offset(50), Epoch(1));
+    assert_eq!(common(&index, 1, 60), parted);
+    assert_eq!(common(&index, 1, 50), Common::Same);
+}
+
+/// Epochs count from 1, so nothing is hidden where the first one known is that.
+#[test]
+fn the_first_epoch_hides_no_other() {
+    let mut index = Index::new(LogStart::default());
+    index.note_blind(BlockNo(0), BlockNo(9), true);
+    index.skip_to(Tail {
+        next: BlockNo(9),
+        end_offset: Offset(90),
+        epoch: Epoch(1),
+        crc: 0,
+        tick: Tick(0),
+    });
+    let header = BlockHeader {
+        epoch: Epoch(1),
+        block: BlockNo(9),
+        base_offset: Offset(90),
+        ..BlockHeader::default()
+    };
+    index.note_epoch(&header);
+    let common = index.common(Epoch(1), Offset(61), Offset(90));
+    assert_eq!(common, Common::Same);
 }
