@@ -471,6 +471,7 @@ impl Shard {
                 self.opening = Some(epoch);
                 self.open_epoch(now, buffers);
             }
+            replica::Output::CutTail { from } => self.cut_tail(now, from),
             replica::Output::Committed { end } => {
                 self.note_committed(end);
                 self.pending.committed(end);

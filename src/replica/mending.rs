@@ -274,6 +274,14 @@ impl Replica {
         }
     }
 
+    /// The own end was cut, as the opening of an epoch asked for.
+    pub fn tail_cut(&mut self, now: Time, view: &dyn LogView) {
+        self.look(now);
+        if let Some(leader) = &mut self.leader {
+            leader.open(now, &mut self.state, view);
+        }
+    }
+
     /// `durable_end` moved without a write, because damage before it is none any more: a follower
     /// acks what waits for it, a leader commits.
     pub fn sound(&mut self, now: Time, view: &dyn LogView) {

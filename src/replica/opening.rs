@@ -428,6 +428,12 @@ impl Leader {
     }
 
     pub(super) fn settle(&mut self, state: &mut State, view: &dyn LogView) {
+        if let Some(from) = view.damaged_from() {
+            if self.was_never_committed(from, state) {
+                state.out.push_back(Output::CutTail { from });
+            }
+            return;
+        }
         if view.durable_end() < view.log_end() || state.saving.is_some() {
             return;
         }
@@ -443,6 +449,19 @@ impl Leader {
             memory: ReplicaMemory::Whole,
             ..state.promise
         });
+    }
+
+    /// Whether a block of the own log cannot have been committed, and never will be: with this node,
+    /// those who may hold it are too few. Who promised this epoch with a whole memory and a log that
+    /// ends before it never held it, or said so to nobody.
+    fn was_never_committed(&self, block: BlockNo, state: &State) -> bool {
+        let lacks = |link: &&Link| {
+            let ends = link.position.as_ref().map(|position| position.next);
+            let promised = link.stage >= Stage::Promised && link.counts(self.epoch);
+            promised && ends.is_some_and(|end| end <= block)
+        };
+        let lacking = self.links.iter().filter(lacks).count();
+        !state.config.mesh && self.links.len() - lacking + 1 < state.majority()
     }
 
     /// Whether so many other members make, with this one, enough to open an epoch: in a set a

@@ -77,6 +77,33 @@ fn new_members_stand_after_one_that_holds_blocks() {
     );
 }
 
+/// A member whose own end is damaged, and which alone can hold it, gives it up and leads; as long as
+/// somebody who was not heard may hold it, too, it waits.
+#[test]
+fn a_damaged_end_that_nobody_else_can_hold_is_cut() {
+    let mut net = Net::new(3);
+    for node in 1..=3 {
+        net.node(node).config.electing = true;
+    }
+    net.rebuild();
+    net.holds(1, &[1; 8], 1);
+    net.holds(2, &[1; 4], 1);
+    net.holds(3, &[1; 4], 1);
+    net.node(1).log.damaged_from = Some(BlockNo(6));
+    net.start(1, 3);
+    net.start(2, 3);
+    net.advance(4_000_000);
+    assert_eq!(net.node(1).replica.role(), Role::Opening);
+    assert_eq!(net.node(1).log.list(), [1; 8], "node 3 may hold them");
+    net.start(3, 3);
+    net.advance(4_000_000);
+    assert_eq!(net.node(1).replica.role(), Role::Leader);
+    let list = net.node(1).log.list();
+    assert_eq!(&list[..6], [1; 6]);
+    assert!(list.len() == 7 && list[6] > 1, "{list:?}");
+    net.assert_converged();
+}
+
 /// Nobody can give a member that is alone its memory back: it says so with the mend, and takes the
 /// operator's word.
 #[test]

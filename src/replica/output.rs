@@ -54,6 +54,12 @@ pub enum Output {
         /// The epoch.
         epoch: Epoch,
     },
+    /// Cut the log's own end, from this block on: it is damaged, and was never committed. Then
+    /// `tail_cut`.
+    CutTail {
+        /// The first block that goes.
+        from: BlockNo,
+    },
     /// The high watermark rose.
     Committed {
         /// One past the last committed block.

@@ -413,6 +413,12 @@ impl Net {
                 it.replica.sealed(now, &header, &it.log);
                 self.settle(id.0);
             }
+            Output::CutTail { from } => {
+                if from < it.log.log_end() {
+                    it.log.cut(from);
+                    it.replica.tail_cut(now, &it.log);
+                }
+            }
             Output::Committed { end } => assert!(end <= it.replica.high_watermark()),
             Output::Dial { peer } => self.dial(id, peer),
             Output::Close { connection, code } => {

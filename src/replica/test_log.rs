@@ -16,6 +16,8 @@ pub struct TestLog {
     pub durable_end: BlockNo,
     /// Its disk has no room.
     pub full: bool,
+    /// The first damaged block above what is committed.
+    pub damaged_from: Option<BlockNo>,
 }
 
 impl TestLog {
@@ -69,6 +71,7 @@ impl TestLog {
     pub fn cut(&mut self, from: BlockNo) {
         self.blocks.truncate(from.0 as usize);
         self.durable_end = self.durable_end.min(from);
+        self.damaged_from = self.damaged_from.filter(|damaged| *damaged < from);
     }
 
     pub fn range(&self, from: u64, end: u64) -> &[BlockHeader] {
@@ -88,7 +91,11 @@ impl LogView for TestLog {
         BlockNo(self.blocks.len() as u64)
     }
     fn durable_end(&self) -> BlockNo {
-        self.durable_end
+        self.damaged_from
+            .map_or(self.durable_end, |from| from.min(self.durable_end))
+    }
+    fn damaged_from(&self) -> Option<BlockNo> {
+        self.damaged_from
     }
     fn is_full(&self) -> bool {
         self.full

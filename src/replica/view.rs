@@ -36,6 +36,12 @@ pub trait LogView {
     /// first of them (the clock's start if there is none); none if that is no longer remembered.
     fn rest_from(&self, from: BlockNo) -> Option<(u64, Tick)>;
 
+    /// The first damaged block that is not known to be committed, if there is one: `durable_end`
+    /// does not pass it until it is repaired or cut.
+    fn damaged_from(&self) -> Option<BlockNo> {
+        None
+    }
+
     /// Whether all that was accepted is in sealed blocks.
     fn is_sealed(&self) -> bool {
         true

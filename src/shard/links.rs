@@ -163,7 +163,7 @@ impl Shard {
 
     /// Blocks of this log go: counted, and told with the records that were in them, if that is
     /// still remembered.
-    fn note_cut(&mut self, from: BlockNo) {
+    pub(super) fn note_cut(&mut self, from: BlockNo) {
         let end = self.log.log_end();
         self.counters.blocks_cut += end.0 - from.0;
         let last = self.log.end_offset();

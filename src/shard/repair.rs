@@ -9,7 +9,7 @@ use super::status::{DamageView, ScrubView};
 use super::{Shard, View};
 use crate::buffers::Buffers;
 use crate::replica::{Damaged, Mended};
-use crate::types::{BufferId, Time};
+use crate::types::{BlockNo, BufferId, Time};
 use crate::wal::{Health, Recovered, RepairRefusal};
 use crate::wire::block::BlockHeader;
 use crate::wire::message::Message;
@@ -83,6 +83,17 @@ impl Shard {
             let view = View::new(&self.log, &self.stash);
             self.replica.sound(now, &view);
         }
+    }
+
+    /// The opening of an epoch gives up a damaged end that nobody else can hold.
+    pub(super) fn cut_tail(&mut self, now: Time, from: BlockNo) {
+        if self.log.is_cutting() || from >= self.log.log_end() {
+            return;
+        }
+        self.note_cut(from);
+        self.log.cut(from);
+        let view = View::new(&self.log, &self.stash);
+        self.replica.tail_cut(now, &view);
     }
 
     /// A run came for the place of damaged blocks.

@@ -77,6 +77,12 @@ impl LogView for View<'_> {
         }
     }
 
+    fn damaged_from(&self) -> Option<BlockNo> {
+        let sound_end = self.log.sound_end(self.log.committed_end());
+        let stays = self.anew.is_none() && self.cut_from.is_none();
+        (stays && sound_end < self.log.durable_end()).then_some(sound_end)
+    }
+
     fn is_sealed(&self) -> bool {
         self.log.open_end_offset() == self.log.end_offset()
     }
