@@ -451,9 +451,9 @@ impl Leader {
         });
     }
 
-    /// Whether a block of the own log cannot have been committed, and never will be: with this node,
-    /// those who may hold it are too few. Who promised this epoch with a whole memory and a log that
-    /// ends before it never held it, or said so to nobody.
+    /// Whether a block of the own log cannot have been committed, and never will be: with this
+    /// node, those who may hold it are too few. Who promised this epoch with a whole memory and a
+    /// log that ends before it never held it, or said so to nobody.
     fn was_never_committed(&self, block: BlockNo, state: &State) -> bool {
         let lacks = |link: &&Link| {
             let ends = link.position.as_ref().map(|position| position.next);

@@ -77,8 +77,8 @@ fn new_members_stand_after_one_that_holds_blocks() {
     );
 }
 
-/// A member whose own end is damaged, and which alone can hold it, gives it up and leads; as long as
-/// somebody who was not heard may hold it, too, it waits.
+/// A member whose own end is damaged, and which alone can hold it, gives it up and leads; as long
+/// as somebody who was not heard may hold it, too, it waits.
 #[test]
 fn a_damaged_end_that_nobody_else_can_hold_is_cut() {
     let mut net = Net::new(3);
