@@ -145,7 +145,8 @@ impl Shard {
         }
         self.counters.blocks_admitted += headers.len() as u64;
         if let Some(from) = cut {
-            self.note_cut(from);
+            let epoch = self.replica.epoch();
+            self.note_cut(from, &format!("epoch {epoch} has others there"));
             self.log.cut(from);
         }
         if let Some(start) = anew {
@@ -163,7 +164,7 @@ impl Shard {
 
     /// Blocks of this log go: counted, and told with the records that were in them, if that is
     /// still remembered.
-    pub(super) fn note_cut(&mut self, from: BlockNo) {
+    pub(super) fn note_cut(&mut self, from: BlockNo, why: &str) {
         let end = self.log.log_end();
         self.counters.blocks_cut += end.0 - from.0;
         let last = self.log.end_offset();
@@ -171,8 +172,7 @@ impl Shard {
             Some(first) => format!("records {first} to {last}"),
             None => format!("records up to {last}"),
         };
-        let epoch = self.replica.epoch();
-        let text = format!("cut blocks {from} to {end}, {records}: epoch {epoch} has others there");
+        let text = format!("cut blocks {from} to {end}, {records}: {why}");
         self.notice(Message::BlocksCut, text);
     }
 

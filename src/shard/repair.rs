@@ -90,7 +90,7 @@ impl Shard {
         if self.log.is_cutting() || from >= self.log.log_end() {
             return;
         }
-        self.note_cut(from);
+        self.note_cut(from, "they are damaged, and no other member can hold them");
         self.log.cut(from);
         let view = View::new(&self.log, &self.stash);
         self.replica.tail_cut(now, &view);

@@ -105,7 +105,8 @@ messages! {
         "nothing was heard of the leader within rpc_timeout_ms",
         "see whether that node runs and the network between the two";
     BlocksCut 17 Warn
-        "blocks that were never committed were cut off: the leader has others there",
+        "blocks that were never committed were cut off: the leader has others there, or they were \
+         damaged here and nobody else can hold them",
         "none: this is how logs become equal again; what was acknowledged at `leader` or `local` \
          alone goes with them, so append at `quorum` what must outlive its leader";
     TornTail 18 Info
