@@ -169,7 +169,7 @@ pub const RPC_TIMEOUT_MS: u64 = 5_000;
 
 /// Bytes a second at which a node that is behind lets itself be brought up, all its logs together
 /// (`catch_up_bytes_per_s`), so that what is live keeps most of disk and network.
-pub const CATCH_UP_BYTES_PER_S: u64 = 128 << 20;
+pub const CATCH_UP_BYTES_PER_S: u64 = 64 << 20;
 
 /// Longest time between two attempts to connect (`retry_backoff_ms`, S-168).
 pub const RETRY_BACKOFF_MS: u64 = 1_000;

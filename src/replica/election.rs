@@ -213,13 +213,14 @@ impl Leader {
         if !state.config.electing || !self.has_won() {
             return None;
         }
-        let counting = self.links.iter().filter(|link| link.counts(self.epoch));
-        // Asked for at every input: no allocation.
+        // Asked for at every input: no allocation, and only those that are there are sorted.
         let mut times = [Time(0); MAX_NODES];
-        for (time, link) in times.iter_mut().zip(counting) {
-            *time = link.confirmed_at;
+        let mut count = 0;
+        for link in self.links.iter().filter(|link| link.counts(self.epoch)) {
+            times[count] = link.confirmed_at;
+            count += 1;
         }
-        times.sort_unstable_by(|a, b| b.cmp(a));
+        times[..count].sort_unstable_by(|a, b| b.cmp(a));
         let others = state.majority() - 1;
         let oldest = times[others - 1];
         Some(oldest.max(self.won_at).plus_us(state.election.shortest_us))

@@ -74,7 +74,8 @@ struct Pair {
 /// Runs it; whether the median of the ratios is within the bound.
 pub fn catchup(args: &CatchupArgs) -> Result<bool, Failure> {
     let place = args.place.checked()?;
-    space::check(&place.work, 3, KEPT_BYTES + (2 << 30))?;
+    // The files of three nodes, and those that a follower had before.
+    space::check(&place.work, 3, 4 * KEPT_BYTES)?;
     catch_signals();
     let mut settings = vec![
         "log.retention=\"fifo\"".to_owned(),
@@ -132,7 +133,7 @@ fn load(rate: String, seconds: f64, settle_s: u64) -> Load {
 fn pair(args: &CatchupArgs, cluster: &Cluster, rate: &str) -> Result<Pair, Failure> {
     let window = |settle_s| load(rate.to_owned(), args.seconds as f64, settle_s);
     let alone = window(60).run(cluster)?;
-    cluster.restart_emptied(EMPTIED)?;
+    let aside = cluster.restart_emptied(EMPTIED)?;
     let began = Instant::now();
     while lacks(cluster)?.is_none_or(|records| records == 0) {
         patient(began, "the emptied follower is not brought up")?;
@@ -141,6 +142,7 @@ fn pair(args: &CatchupArgs, cluster: &Cluster, rate: &str) -> Result<Pair, Failu
     let window_began = Instant::now();
     let beside = window(0).run(cluster)?;
     let (caught, lasted) = (held(cluster)? - before, window_began.elapsed());
+    fs::remove_dir_all(&aside).map_err(Failure::failed)?;
     if lacks(cluster)? == Some(0) {
         let text = "the catch-up was over before the window: set a lower --pace or fewer --seconds";
         return Err(Failure::failed(text));

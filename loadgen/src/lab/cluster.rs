@@ -194,16 +194,20 @@ impl Cluster {
         pid.ok_or_else(|| Failure::Failed(format!("node {node} does not run")))
     }
 
-    /// Kills a node, empties its disk and starts it again: it has to be brought up from nothing.
-    pub fn restart_emptied(&self, node: u64) -> Result<(), Failure> {
+    /// Kills a node and starts it again with an empty disk: it has to be brought up from nothing.
+    /// Where its old files lie now: to remove them makes the file system discard their blocks, for
+    /// which whoever writes to the same disk waits, so the caller does it when nothing is measured.
+    pub fn restart_emptied(&self, node: u64) -> Result<PathBuf, Failure> {
         let id = node.to_string();
         let done = |ended: Ended| match ended.code {
             0 => Ok(()),
             _ => Err(Failure::Failed(ended.tail(5))),
         };
         done(self.script(&["kill", &id])?)?;
-        fs::remove_dir_all(&self.data()[node as usize - 1]).map_err(Failure::failed)?;
-        done(self.script(&["start", &id])?)
+        let aside = self.dir.join(format!("node-{id}.aside"));
+        fs::rename(&self.data()[node as usize - 1], &aside).map_err(Failure::failed)?;
+        done(self.script(&["start", &id])?)?;
+        Ok(aside)
     }
 
     /// Stops the nodes; their files stay until the value is dropped.
