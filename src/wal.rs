@@ -49,6 +49,8 @@ mod append_tests;
 #[cfg(test)]
 mod cut_tests;
 #[cfg(test)]
+mod hole_cut_tests;
+#[cfg(test)]
 mod index_tests;
 #[cfg(test)]
 mod model_tests;

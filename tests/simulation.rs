@@ -18,8 +18,8 @@ use sim::long;
 use sim::report::Report;
 use sim::runs::{Script, complain, run, swarm};
 use sim::{
-    mesh, scenarios, scenarios_changes, scenarios_election, scenarios_loss, scenarios_producers,
-    scenarios_script, scenarios_writes,
+    mesh, scenarios, scenarios_changes, scenarios_damage, scenarios_election, scenarios_loss,
+    scenarios_producers, scenarios_script, scenarios_writes,
 };
 
 /// Seeds of a default run.
@@ -148,6 +148,22 @@ fn blank_leader_copies_first() {
 fn same_epoch_other_bytes_is_diverged() {
     let name = "same_epoch_other_bytes";
     runs(scenarios_loss::same_epoch_other_bytes, name, 4);
+}
+
+#[test]
+fn a_run_that_comes_while_a_damaged_end_is_cut_waits() {
+    let name = "a_run_comes_while_a_damaged_end_is_cut";
+    runs(
+        scenarios_damage::a_run_comes_while_a_damaged_end_is_cut,
+        name,
+        4,
+    );
+}
+
+#[test]
+fn sound_blocks_behind_damage_are_not_given_up() {
+    let name = "sound_blocks_behind_damage_stay";
+    runs(scenarios_damage::sound_blocks_behind_damage_stay, name, 6);
 }
 
 #[test]

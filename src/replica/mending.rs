@@ -158,6 +158,9 @@ impl Replica {
             );
             self.state.notice(Message::DamageStays, text);
         }
+        if let Some(leader) = &mut self.leader {
+            leader.lead_anew(now, first, &mut self.state);
+        }
     }
 
     /// An operator wants the damaged blocks to be asked for again at once.
@@ -286,9 +289,7 @@ impl Replica {
     /// acks what waits for it, a leader commits.
     pub fn sound(&mut self, now: Time, view: &dyn LogView) {
         self.look(now);
-        if self.follower.oldest_waiting().is_some() {
-            self.follower.durable(&mut self.state, view);
-        }
+        self.follower.durable(&mut self.state, view);
         if let Some(leader) = &mut self.leader {
             leader.commit(&mut self.state, view);
         }

@@ -126,3 +126,22 @@ fn followers_with_the_same_bytes_go_on() {
     net.assert_converged();
     assert_eq!(told(&mut net), 0);
 }
+
+/// A follower that was started with damage in its log has no run that waits for the disk: what the
+/// repair brings it says at once all the same, for its leader waits for that.
+#[test]
+fn what_a_repair_brought_is_said_at_once() {
+    let mut net = idle(None);
+    net.kill(2);
+    net.node(2).log.damaged_from = Some(BlockNo(3));
+    net.node(2).promise.epoch = Epoch(1);
+    net.restart(2);
+    net.advance(1_000_000);
+    let link = net.link(2);
+    assert_eq!(link.status, LinkStatus::Replicating, "{link:?}");
+    assert_eq!(link.matched, BlockNo(3), "{link:?}");
+    net.node(2).log.damaged_from = None;
+    net.sound(2);
+    net.run();
+    assert_eq!(net.link(2).matched, BlockNo(5));
+}

@@ -137,7 +137,10 @@ impl Leader {
                 self.step_down(now, state, &why);
                 state.election.wait_shortly(now);
             }
-            _ if epoch > self.epoch => self.reopen(now, epoch, state),
+            _ if epoch > self.epoch => {
+                let why = format!("epoch {epoch} was promised elsewhere");
+                self.reopen(now, epoch, state, &why);
+            }
             _ => {}
         }
     }
@@ -147,20 +150,20 @@ impl Leader {
         match self.phase {
             Phase::Waiting | Phase::Gather { .. } => self.heard_epoch(now, promised, state),
             _ if promised >= self.epoch && !state.config.electing => {
-                self.reopen(now, promised, state);
+                let why = format!("epoch {promised} was promised elsewhere");
+                self.reopen(now, promised, state, &why);
             }
             _ => {}
         }
     }
 
     /// Gives up this epoch for one above `above`.
-    pub(super) fn reopen(&mut self, now: Time, above: Epoch, state: &mut State) {
+    pub(super) fn reopen(&mut self, now: Time, above: Epoch, state: &mut State, why: &str) {
         let log = state.config.log;
         if self.is_open() || self.phase == Phase::Appending {
             let epoch = self.epoch;
             state.out.push_back(Output::Fenced { epoch });
-            let text =
-                format!("{log}: epoch {epoch} is over: epoch {above} was promised elsewhere");
+            let text = format!("{log}: epoch {epoch} is over: {why}");
             state.notice(Message::EpochLost, text);
         }
         // Flow control belongs to one connection and one epoch.
@@ -453,15 +456,33 @@ impl Leader {
 
     /// Whether a block of the own log cannot have been committed, and never will be: with this
     /// node, those who may hold it are too few. Who promised this epoch with a whole memory and a
-    /// log that ends before it never held it, or said so to nobody.
+    /// log that ends before it, and was not given it since, never held it, or said so to nobody.
     fn was_never_committed(&self, block: BlockNo, state: &State) -> bool {
         let lacks = |link: &&Link| {
             let ends = link.position.as_ref().map(|position| position.next);
+            let ends = ends.map(|end| end.max(link.matched));
             let promised = link.stage >= Stage::Promised && link.counts(self.epoch);
             promised && ends.is_some_and(|end| end <= block)
         };
         let lacking = self.links.iter().filter(lacks).count();
         !state.config.mesh && self.links.len() - lacking + 1 < state.majority()
+    }
+
+    /// The own block, which nobody who was asked can give, is damaged. A leader that has not
+    /// committed it commits nothing any more; if enough others lack it, it opens another epoch,
+    /// before which the damaged end is given up.
+    pub(super) fn lead_anew(&mut self, now: Time, damaged: BlockNo, state: &mut State) {
+        let stuck = self.is_open() && damaged >= state.high_watermark;
+        if !stuck || !self.was_never_committed(damaged, state) {
+            return;
+        }
+        let why = format!("its block {damaged} is damaged, and nobody else can hold it");
+        if state.config.electing {
+            self.step_down(now, state, &why);
+            state.election.wait_shortly(now);
+        } else {
+            self.reopen(now, self.epoch, state, &why);
+        }
     }
 
     /// Whether so many other members make, with this one, enough to open an epoch: in a set a

@@ -1,7 +1,7 @@
 //! How fast a follower that is behind is brought up: at the pace that the receiver sets.
 //!
 //! A follower that lacks more than 64 committed blocks *catches up*, until it lacks 8. Meanwhile it
-//! raises its byte limit by `catch_up_bytes_per_s` at most, in steps of 5 ms, so that disk and
+//! raises its byte limit by `catch_up_bytes_per_s` at most, in steps of 2 ms, so that disk and
 //! network stay free for what is live. How many bytes its leader seals meanwhile is told with the
 //! heartbeats (`Sealed`); 5/4 of that is the least pace: a follower never falls behind for good
 //! because of its own pace. Without that frame, from a leader that lacks the capability, the pace
@@ -19,7 +19,9 @@ const BEHIND_BLOCKS: u64 = 64;
 /// Committed blocks that it lacks when it has caught up.
 const CLOSE_BLOCKS: u64 = 8;
 /// Time between two raises, microseconds.
-const STEP_US: u64 = 5_000;
+const STEP_US: u64 = 2_000;
+/// Words of the leader within so much time of one another came together, microseconds.
+const TOGETHER_US: u64 = 5_000;
 /// What may be granted ahead of what came: the bytes of so much time, microseconds.
 const AHEAD_US: u64 = 100_000;
 /// Words of its leader, one with each heartbeat, over which that one's rate is averaged.
@@ -72,7 +74,7 @@ impl Pace {
     /// the last of them takes the place of the others.
     pub(super) fn hear(&mut self, now: Time, said: &Sealed) {
         let known = self.heard.filter(|heard| heard.epoch == said.epoch);
-        let since = known.and_then(|heard| match now.since_us(heard.last.0) < STEP_US {
+        let since = known.and_then(|heard| match now.since_us(heard.last.0) < TOGETHER_US {
             true => heard.since,
             false => Some((heard.last, self.live_bytes_per_s)),
         });

@@ -2,7 +2,7 @@
 
 use super::super::credit::Receiver;
 use super::super::test_kit::credit;
-use super::{Pace, STEP_US, WORDS};
+use super::{Pace, STEP_US, TOGETHER_US, WORDS};
 use crate::types::{Epoch, Time};
 use crate::wire::body::Sealed;
 
@@ -146,13 +146,13 @@ fn words_in_pairs_are_no_lower_rate() {
 fn absurd_numbers_end_at_the_bounds() {
     let mut pace = Pace::new(u64::MAX);
     pace.hear(Time(0), &said(1, 0));
-    pace.hear(Time(STEP_US), &said(1, u64::MAX));
+    pace.hear(Time(TOGETHER_US), &said(1, u64::MAX));
     assert_eq!(pace.step(1_000_000), u64::MAX);
     assert_eq!(pace.step(u64::MAX), u64::MAX);
     let mut pace = Pace::new(1);
     for word in 0..4 * WORDS {
         let bytes = u64::MAX / (4 * WORDS) * word;
-        pace.hear(Time(word * STEP_US), &said(1, bytes));
+        pace.hear(Time(word * TOGETHER_US), &said(1, bytes));
     }
     assert!(pace.step(1_000_000) > 1);
 }

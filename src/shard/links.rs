@@ -33,7 +33,9 @@ impl Shard {
             Body::FetchOk(_) if self.replica.is_mending_by(connection) => {
                 self.on_run(now, connection, &body, payload, buffers);
             }
-            Body::Replicate(_) | Body::FetchOk(_) if self.stash.is_some() => {
+            Body::Replicate(_) | Body::FetchOk(_)
+                if self.stash.is_some() || self.log.is_cutting() =>
+            {
                 self.delay(now, connection, body, payload);
             }
             Body::Replicate(_) | Body::FetchOk(_) => {
@@ -202,7 +204,7 @@ impl Shard {
                 self.replica.run_dropped(now, &headers, &view);
             }
         }
-        while self.stash.is_none() {
+        while self.stash.is_none() && !self.log.is_cutting() {
             let Some((connection, body, payload)) = self.delayed.pop_front() else {
                 break;
             };

@@ -10,7 +10,7 @@ use super::{Shard, View};
 use crate::buffers::Buffers;
 use crate::replica::{Damaged, Mended};
 use crate::types::{BlockNo, BufferId, Time};
-use crate::wal::{Health, Recovered, RepairRefusal};
+use crate::wal::{Health, Recovered, RepairRefusal, State};
 use crate::wire::block::BlockHeader;
 use crate::wire::message::Message;
 
@@ -87,7 +87,8 @@ impl Shard {
 
     /// The opening of an epoch gives up a damaged end that nobody else can hold.
     pub(super) fn cut_tail(&mut self, now: Time, from: BlockNo) {
-        if self.log.is_cutting() || from >= self.log.log_end() {
+        let open = matches!(self.log.state(), State::Open | State::Stopping);
+        if !open || self.log.is_cutting() || from >= self.log.log_end() {
             return;
         }
         self.note_cut(from, "they are damaged, and no other member can hold them");

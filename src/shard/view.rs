@@ -78,9 +78,9 @@ impl LogView for View<'_> {
     }
 
     fn damaged_from(&self) -> Option<BlockNo> {
-        let sound_end = self.log.sound_end(self.log.committed_end());
         let stays = self.anew.is_none() && self.cut_from.is_none();
-        (stays && sound_end < self.log.durable_end()).then_some(sound_end)
+        let from = self.log.damaged_from(self.log.committed_end());
+        from.filter(|_| stays)
     }
 
     fn is_sealed(&self) -> bool {

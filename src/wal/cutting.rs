@@ -69,10 +69,11 @@ impl Log {
         self.cut.as_ref().is_some_and(|cut| cut.is_draining())
     }
 
-    /// A log that stops on a full disk does not wait for a cut that waits for space: it has taken
+    /// A log that stops does not wait for a cut that waits for space or for a repair: it has taken
     /// nothing away, and will be asked for again.
     pub(super) fn give_up_cut(&mut self) {
-        let stops = self.state == State::Stopping && self.is_full();
+        let waits = self.is_full() || self.waits_for_repair();
+        let stops = self.state == State::Stopping && waits;
         if stops && self.writer.in_flight() == 0 {
             self.cut = None;
         }
@@ -126,11 +127,20 @@ impl Log {
     }
 
     /// Whether damage lies before the cut in its segment: the table of producers as it stood at the
-    /// cut is not known before that is repaired.
+    /// cut, or what the log ends with, is not known before that is repaired.
     pub(super) fn waits_for_repair(&self) -> bool {
         let Some(cut) = self.cut.as_ref().filter(|cut| cut.anew.is_none()) else {
             return false;
         };
+        if self.index.tail_before(cut.from).is_none() {
+            let last = cut.from.previous();
+            let ranges = self.holes.ranges();
+            let mut ranges = ranges.iter().map(|(range, _)| range);
+            let damaged = |last| ranges.any(|(first, end)| *first <= last && last < *end);
+            if last.is_some_and(damaged) {
+                return true;
+            }
+        }
         let base = self.segments.of(cut.from).map(|one| one.base());
         let Some(base) = base.filter(|_| !self.producers.is_empty()) else {
             return false;

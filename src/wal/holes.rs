@@ -143,10 +143,13 @@ impl Holes {
         news
     }
 
-    /// The blocks of a hole from its first one up to where `rest` begins are sound again.
-    pub(super) fn repaired(&mut self, from: BlockNo, rest: Option<Hole>) {
+    /// The first blocks of a hole are sound again: `rest` of it is left, or is to be looked at
+    /// `again`.
+    pub(super) fn repaired(&mut self, from: BlockNo, rest: Option<Hole>, again: Option<Hole>) {
         self.located.remove(&from);
         self.located.extend(rest.map(|hole| (hole.from(), hole)));
+        let again = again.map(|hole| ((hole.from(), hole.end), hole.since));
+        self.unlocated.extend(again);
     }
 
     /// The durable end moved: what of the missing end came back; all of it once it is complete.

@@ -95,8 +95,16 @@ pub(super) struct Index {
     /// By the first block of a segment: no record in it is later than this. Only where every block
     /// of the segment was seen.
     latest: BTreeMap<BlockNo, u64>,
-    /// Damaged blocks among which an epoch begins, nobody knows where.
-    blind: Vec<(BlockNo, BlockNo)>,
+    blind: Vec<Blind>,
+}
+
+/// Damaged blocks among which an epoch begins, nobody knows where.
+#[derive(Clone, Copy, Debug)]
+struct Blind {
+    from: BlockNo,
+    end: BlockNo,
+    /// Of the first record in them.
+    base_offset: Offset,
 }
 
 impl Index {
@@ -150,27 +158,41 @@ impl Index {
     /// not known which.
     pub(super) fn skip_damage(&mut self, from: BlockNo, tail: Tail, epoch_before: Epoch) {
         self.held.clear();
+        let base_offset = self.tail.end_offset;
         let segment = self.latest.range(..=from).next_back();
         let segment = segment.map_or(from, |(base, _)| *base);
         self.latest
             .retain(|base, _| *base < segment || *base >= tail.next);
         self.tail = tail;
-        self.note_blind(from, tail.next, epoch_before != tail.epoch);
+        let is_blind = epoch_before != tail.epoch;
+        self.note_blind((from, base_offset), tail.next, is_blind);
     }
 
-    /// The blocks of a range are damaged; if `is_blind` an epoch begins among them.
-    pub(super) fn note_blind(&mut self, from: BlockNo, end: BlockNo, is_blind: bool) {
-        self.blind.extend(is_blind.then_some((from, end)));
+    /// The blocks of a range, whose first record is the one at the offset, are damaged; if
+    /// `is_blind` an epoch begins among them.
+    pub(super) fn note_blind(
+        &mut self,
+        (from, base_offset): (BlockNo, Offset),
+        end: BlockNo,
+        is_blind: bool,
+    ) {
+        let blind = Blind {
+            from,
+            end,
+            base_offset,
+        };
+        self.blind.extend(is_blind.then_some(blind));
     }
 
     /// A damaged block was repaired: what it says of epochs is known now.
     pub(super) fn learn(&mut self, header: &BlockHeader) {
-        for (from, _) in &mut self.blind {
-            if *from == header.block {
-                *from = from.next();
+        for blind in &mut self.blind {
+            if blind.from == header.block {
+                blind.from = header.block.next();
+                blind.base_offset = header.end_offset;
             }
         }
-        self.blind.retain(|(from, end)| from < end);
+        self.blind.retain(|blind| blind.from < blind.end);
         let at = self
             .epochs
             .partition_point(|(epoch, ..)| *epoch < header.epoch);
@@ -286,8 +308,8 @@ impl Index {
     }
 
     pub(super) fn epoch_of(&self, block: BlockNo) -> Option<Epoch> {
-        let blind = |(from, end): &(BlockNo, BlockNo)| *from <= block && block < *end;
-        if block >= self.tail.next || self.blind.iter().any(blind) {
+        let hides = |blind: &Blind| blind.from <= block && block < blind.end;
+        if block >= self.tail.next || self.blind.iter().any(hides) {
             return None;
         }
         if block < self.start.block {
@@ -315,11 +337,8 @@ impl Index {
     /// The lowest and the highest epoch that the record at an offset below the log end can be of:
     /// they are one, but for records among damaged blocks in which an epoch begins.
     fn epochs_at(&self, offset: Offset) -> Option<(Epoch, Epoch)> {
-        let hidden = self.blind.iter().find_map(|&(from, end)| {
-            let begins = match from == self.start.block {
-                true => self.start.offset,
-                false => self.end_offset_of(from).unwrap_or_default(),
-            };
+        let hidden = self.blind.iter().find_map(|blind| {
+            let &Blind { from, end, .. } = blind;
             let at = self.epochs.partition_point(|(_, first, _)| *first <= end);
             // The first block behind them that is known begins an epoch, as far as is known.
             let (most, ends) = match at.checked_sub(1).map(|at| self.epochs[at]) {
@@ -329,7 +348,8 @@ impl Index {
             };
             let least = from.previous().and_then(|before| self.epoch_of(before));
             let least = least.unwrap_or_default().max(Epoch(1));
-            (begins <= offset && offset < ends).then_some((least, most.max(least)))
+            let hides = blind.base_offset <= offset && offset < ends;
+            hides.then_some((least, most.max(least)))
         });
         hidden.or_else(|| self.epoch_at(offset).map(|epoch| (epoch, epoch)))
     }
@@ -400,7 +420,7 @@ impl Index {
         self.held
             .truncate(usize::try_from(kept).unwrap_or(usize::MAX));
         self.spots.split_off(&tail.next);
-        self.blind.retain(|(from, _)| *from < tail.next);
+        self.blind.retain(|blind| blind.from < tail.next);
         // What is known of a segment that was cut is still a bound.
         self.latest.split_off(&tail.next);
         self.cursors.retain(|(spot, _)| spot.block < tail.next);
@@ -416,7 +436,7 @@ impl Index {
             self.held.pop_front();
         }
         self.spots = self.spots.split_off(&start.block);
-        self.blind.retain(|(_, end)| *end > start.block);
+        self.blind.retain(|blind| blind.end > start.block);
         self.latest = self.latest.split_off(&start.block);
         self.cursors.retain(|(spot, _)| spot.block >= start.block);
         while self.epochs.len() > 1 && self.epochs[1].1 <= start.block {

@@ -177,10 +177,11 @@ fn a_reader_within_damage_is_not_told_that_it_parted() {
         epoch: Epoch(epoch),
         block: BlockNo(block),
         base_offset: Offset(base_offset),
+        end_offset: Offset(base_offset + 10),
         ..BlockHeader::default()
     };
     index.note_epoch(&header(1, 0, 0));
-    index.note_blind(BlockNo(4), BlockNo(9), true);
+    index.note_blind((BlockNo(4), Offset(40)), BlockNo(9), true);
     index.skip_to(Tail {
         next: BlockNo(9),
         end_offset: Offset(90),
@@ -197,6 +198,11 @@ fn a_reader_within_damage_is_not_told_that_it_parted() {
         assert_eq!(common(&index, epoch, 60), Common::Behind, "{epoch}");
     }
     assert_eq!(common(&index, 4, 60), Common::Behind, "of a later epoch");
+    // What lies below the damage is known as ever.
+    for offset in [1, 20, 40] {
+        assert_eq!(common(&index, 1, offset), Common::Same, "{offset}");
+    }
+    assert_eq!(common(&index, 1, 41), Common::Behind);
     index.learn(&header(1, 4, 40));
     index.learn(&header(2, 5, 50));
     for block in 6..9 {
@@ -212,7 +218,7 @@ fn a_reader_within_damage_is_not_told_that_it_parted() {
 #[test]
 fn the_first_epoch_hides_no_other() {
     let mut index = Index::new(LogStart::default());
-    index.note_blind(BlockNo(0), BlockNo(9), true);
+    index.note_blind((BlockNo(0), Offset(0)), BlockNo(9), true);
     index.skip_to(Tail {
         next: BlockNo(9),
         end_offset: Offset(90),

@@ -183,6 +183,21 @@ impl Log {
         Some((op, Purpose::Mend))
     }
 
+    /// The blocks of a hole from its first one up to where `rest` begins are sound again. What is
+    /// left of it behind the committed end is looked at once more: what stands in front of it
+    /// proves what is sound in there.
+    fn repaired(&mut self, from: BlockNo, rest: Option<Hole>) {
+        let committed = self.known_committed();
+        let (again, rest): (Option<Hole>, Option<Hole>) = match rest {
+            Some(rest) if rest.from() >= committed => (Some(rest), None),
+            rest => (None, rest),
+        };
+        self.holes.repaired(from, rest, again);
+        if let Some(hole) = again {
+            self.scrub.look_at(hole.segment);
+        }
+    }
+
     pub(super) fn on_mended(&mut self, count: usize, buffers: &dyn Buffers) {
         let mend = self.mend.as_mut().expect("it asked for it");
         if mend.stage == Stage::Writing {
@@ -197,7 +212,7 @@ impl Log {
         if same {
             let end = mend.headers.last().map_or(from, |last| last.block.next());
             mend.headers.iter().for_each(|one| self.index.learn(one));
-            self.holes.repaired(from, mend.rest);
+            self.repaired(from, mend.rest);
             self.outputs
                 .push_back(Output::Health(Health::Repaired { from, end }));
         }

@@ -511,6 +511,17 @@ impl Log {
         first.map_or(end, |first| end.min(first))
     }
 
+    /// The first block behind `committed` that is damaged, once that is certain: a range that was
+    /// not looked at may hold sound blocks, and so may one that begins with committed ones, as
+    /// blocks between two damaged ones are proven by the first of them alone.
+    pub fn damaged_from(&self, committed: BlockNo) -> Option<BlockNo> {
+        let mut holes = self.holes.iter();
+        let spans = holes.any(|hole| hole.from() < committed && committed < hole.end);
+        let is_news = spans || self.holes.unlocated().any(|(_, end)| end > committed);
+        let from = self.sound_end(committed);
+        (!is_news && from < self.writer.durable_end).then_some(from)
+    }
+
     /// Ranges of damaged blocks, first and end, with the time when each was found.
     pub fn faulty(&self) -> Vec<(Range, Time)> {
         self.holes.ranges()

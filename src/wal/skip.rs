@@ -32,7 +32,7 @@ impl Scan {
     ) -> Result<(), Refusal> {
         let (found, _) = self.layout.chain[at];
         let (behind, next) = self.layout.chain[at + 1];
-        let from = tail.next;
+        let (from, begins) = (tail.next, (tail.next, tail.end_offset));
         let cut_off = position + DISK_ALIGNMENT as u64 > found.entry.len;
         let lost = is_blank && !self.has_room((at, position), from, next.base_block);
         if !self.config.repairs || cut_off || lost {
@@ -45,7 +45,7 @@ impl Scan {
         self.phase = match mark {
             Some(mark) => {
                 let blind = mark.header.epoch != tail.epoch;
-                self.layout.index.note_blind(from, first, blind);
+                self.layout.index.note_blind(begins, first, blind);
                 let tail = Tail {
                     next: first,
                     end_offset: mark.header.base_offset,
@@ -60,7 +60,7 @@ impl Scan {
             }
             None => {
                 let blind = next.prev_epoch != tail.epoch;
-                self.layout.index.note_blind(from, first, blind);
+                self.layout.index.note_blind(begins, first, blind);
                 Phase::Trust(at + 1, None)
             }
         };

@@ -438,8 +438,9 @@ impl Checker {
         Ok(())
     }
 
-    /// What a node says next is not held against what it said before.
-    pub fn forget_marks(&mut self, node: usize) {
+    /// A node's positions while it knows of damage: they are not held against what it said before.
+    pub fn marks_beside_damage(&mut self, node: usize, marks: Marks) {
+        self.marks.insert(node, marks);
         self.cutting.remove(&node);
     }
 

@@ -32,6 +32,7 @@ pub mod rot;
 pub mod runs;
 pub mod scenarios;
 pub mod scenarios_changes;
+pub mod scenarios_damage;
 pub mod scenarios_election;
 #[cfg(feature = "node")]
 pub mod scenarios_links;

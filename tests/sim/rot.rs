@@ -108,6 +108,16 @@ impl World {
         }
     }
 
+    /// Flips a bit of the header of a block that a node's disk holds.
+    pub fn flip_in_block(&mut self, node: usize, block: u64) {
+        let at = &mut self.nodes[node];
+        let (base, position) = at.image.place_of(block).expect("it is held");
+        let name = FileName::Segment(BlockNo(base));
+        at.rot.note(&at.disk, name, position / PAGE);
+        assert!(at.disk.flip_bit(name, position + 8, 1), "it is held");
+        self.report.count("flipped_at_rest", 1);
+    }
+
     /// Every log is read from end to end: what is damaged is repaired, and then nothing is.
     pub fn scrub_all(&mut self) -> Checked {
         if self.options.members == 1 {

@@ -382,7 +382,7 @@ impl World {
         };
         match status.damage.ranges.is_empty() {
             true => self.checker.marks_seen(node, marks, known_end)?,
-            false => self.checker.forget_marks(node),
+            false => self.checker.marks_beside_damage(node, marks),
         }
         let told = self.process(node).told_committed;
         for block in told..marks.high_watermark {
