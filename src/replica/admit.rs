@@ -13,6 +13,7 @@
 //! | any | held, other epoch, below the log start | - | diverged there |
 //! | any | held, other epoch | - | out of sync, about the block before first |
 //! | any | held, same epoch, other bytes | - | diverged there |
+//! | any | damaged and unknown, not below the high watermark | - | refused for now |
 //! | next | same, or there is none | none | next |
 //! | below next | same | the run has no blocks | held |
 //! | below next | same | the first under another epoch, at or above the high watermark | cut there
@@ -22,6 +23,7 @@
 //! | below next | same | a later one under another epoch, below the high watermark | diverged there
 //! |
 //! | below next | same | a later one under another epoch | out of sync, about that block |
+//! | below next | same | one damaged and unknown, not below the high watermark | refused for now |
 //! | below next | same | all equal, run ends at or below next | held |
 //! | below next | same | all equal, run ends above next | out of sync, about the block before next
 //! |
@@ -164,7 +166,7 @@ pub fn place(
     if run.first > next {
         return Place::OutOfSync(hints_at(log, next));
     }
-    if let Some(place) = place_by_previous(run, log) {
+    if let Some(place) = place_by_previous(run, log, high_watermark) {
         return place;
     }
     if run.first == next {
@@ -181,6 +183,8 @@ pub fn place(
         let at = header.block;
         match same(log, at, header.epoch, header.header_crc) {
             Same::Yes => {}
+            Same::Unknown if at < high_watermark.max(log.log_start()) => {}
+            Same::Unknown => return Place::Refuse(Code::BlocksDamaged),
             Same::OtherBytes => return Place::Diverged(at),
             Same::OtherEpoch => {
                 let free = at >= high_watermark || active(Fault::TruncateBelowCommit);
@@ -347,6 +351,8 @@ pub(super) fn same_up_to(
 
 enum Same {
     Yes,
+    /// Nothing is known of the block that is held: it is damaged, or below the log start.
+    Unknown,
     OtherEpoch,
     OtherBytes,
 }
@@ -354,7 +360,7 @@ enum Same {
 /// Compares a foreign block's identity with the one held; `header_crc` 0 means "not said".
 fn same(log: &dyn LogView, block: BlockNo, epoch: Epoch, header_crc: u32) -> Same {
     let Some(held_epoch) = log.epoch_of(block) else {
-        return Same::Yes;
+        return Same::Unknown;
     };
     if held_epoch != epoch {
         return Same::OtherEpoch;
@@ -368,10 +374,12 @@ fn same(log: &dyn LogView, block: BlockNo, epoch: Epoch, header_crc: u32) -> Sam
     }
 }
 
-fn place_by_previous(run: &Run, log: &dyn LogView) -> Option<Place> {
+fn place_by_previous(run: &Run, log: &dyn LogView, high_watermark: BlockNo) -> Option<Place> {
     let previous = run.first.previous()?;
     match same(log, previous, run.prev_epoch, run.prev_crc) {
         Same::Yes => None,
+        Same::Unknown if previous < high_watermark.max(log.log_start()) => None,
+        Same::Unknown => Some(Place::Refuse(Code::BlocksDamaged)),
         Same::OtherBytes => Some(Place::Diverged(previous)),
         Same::OtherEpoch if previous < log.log_start() => Some(Place::Diverged(previous)),
         Same::OtherEpoch => Some(Place::OutOfSync(hints_at(log, run.first))),

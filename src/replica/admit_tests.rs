@@ -526,3 +526,24 @@ fn a_run_at_the_senders_start_begins_a_log_anew() {
     let place = place_at_start(&run, Ok(&headers), &shorter, BlockNo(1), true);
     assert_eq!(place, None, "a log begins with a segment");
 }
+
+/// What is damaged and not committed may be another block than the sender's: it does not count as
+/// held, nor is what follows it taken to continue the same log. Committed ones are the same.
+#[test]
+fn damaged_blocks_of_an_unknown_epoch_are_not_held() {
+    let mut held = log(&[1, 1, 3, 4, 4, 4]);
+    held.hidden = Some((2, 4));
+    let sender = log(&[1, 1, 3, 5, 5]);
+    let place = |first, end, high_watermark| {
+        let (run, headers) = run_of(&sender, first, end);
+        place(&run, Ok(&headers), &held, BlockNo(high_watermark), true)
+    };
+    let refused = Place::Refuse(Code::BlocksDamaged);
+    for run in [(2, 3), (2, 4), (3, 4), (4, 5), (1, 3), (4, 4)] {
+        assert_eq!(place(run.0, run.1, 2), refused, "{run:?}");
+    }
+    assert_eq!(place(2, 3, 3), Place::Held);
+    assert_eq!(place(3, 4, 3), refused);
+    assert_eq!(place(4, 5, 4), Place::Cut(BlockNo(4)));
+    assert_eq!(place(1, 2, 2), Place::Held, "before the damage");
+}

@@ -212,6 +212,18 @@ impl Replica {
         })
     }
 
+    /// Whether the blocks of the last [`Verdict::Repair`] are of the leader of this epoch, and
+    /// those that they were asked for are not committed.
+    pub fn may_give_way(&self) -> bool {
+        let of_leader = |asked: &Asked| {
+            let follows = self.follower.following == Some(asked.connection);
+            follows && asked.first >= self.state.high_watermark
+        };
+        !self.state.config.mesh
+            && !self.leads()
+            && self.mending.asked.as_ref().is_some_and(of_leader)
+    }
+
     /// What came of the run of the last [`Verdict::Repair`].
     pub fn mended(&mut self, what: Mended) {
         let Some(asked) = self.mending.asked.take() else {

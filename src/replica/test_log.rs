@@ -18,6 +18,8 @@ pub struct TestLog {
     pub full: bool,
     /// The first damaged block above what is committed.
     pub damaged_from: Option<BlockNo>,
+    /// Blocks of which nothing is known, because of damage: first, end.
+    pub hidden: Option<(u64, u64)>,
 }
 
 impl TestLog {
@@ -101,6 +103,10 @@ impl LogView for TestLog {
         self.full
     }
     fn held(&self, block: BlockNo) -> Option<(Epoch, u32)> {
+        let hides = |(from, end): (u64, u64)| from <= block.0 && block.0 < end;
+        if self.hidden.is_some_and(hides) {
+            return None;
+        }
         let header = self.blocks.get(usize::try_from(block.0).ok()?)?;
         Some((header.epoch, header.header_crc))
     }

@@ -113,12 +113,25 @@ impl Shard {
         let what = match result {
             Ok(()) => Mended::Taken,
             Err(RepairRefusal::NotWanted) => Mended::Useless,
-            Err(RepairRefusal::Differs) => Mended::Differ,
+            Err(RepairRefusal::Parts) if self.gives_way(headers[0].block) => Mended::Taken,
+            Err(RepairRefusal::Differs | RepairRefusal::Parts) => Mended::Differ,
         };
         if result.is_err() {
             self.release(buffer);
         }
         self.replica.mended(what);
+    }
+
+    /// The log of the leader parts from this one among damaged blocks that begin with `first`: if
+    /// none of them is committed they go, with what lies behind, like others of an older epoch.
+    fn gives_way(&mut self, first: BlockNo) -> bool {
+        if !self.replica.may_give_way() || self.log.is_cutting() {
+            return false;
+        }
+        let epoch = self.replica.epoch();
+        self.note_cut(first, &format!("epoch {epoch} has others there"));
+        self.log.cut(first);
+        true
     }
 
     /// An operator wants the log read again (`true`), or what is damaged asked for at once.

@@ -372,7 +372,8 @@ impl Log {
         }
         let reads = !self.loads.is_idle() || self.scrub.is_busy() || self.mend.is_some();
         let busy = !self.writer.is_idle() || self.open.is_some() || reads;
-        if self.state != State::Stopping || busy || self.cut.is_some() || self.trims.is_some() {
+        let cuts = self.cut.is_some() && !self.gives_up_cut();
+        if self.state != State::Stopping || busy || cuts || self.trims.is_some() {
             return;
         }
         let Some(clean) = self.clean else {

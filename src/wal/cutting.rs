@@ -70,13 +70,12 @@ impl Log {
     }
 
     /// A log that stops does not wait for a cut that waits for space or for a repair: it has taken
-    /// nothing away, and will be asked for again.
-    pub(super) fn give_up_cut(&mut self) {
-        let waits = self.is_full() || self.waits_for_repair();
-        let stops = self.state == State::Stopping && waits;
-        if stops && self.writer.in_flight() == 0 {
-            self.cut = None;
-        }
+    /// nothing away, and will be asked for again. Until the stop is done it counts as under way:
+    /// blocks that came for the place of those that it takes count on it.
+    pub(super) fn gives_up_cut(&self) -> bool {
+        let waits = self.is_full() || self.waits_for_repair() || self.clean.is_some();
+        let stops = self.state == State::Stopping && self.cut_waits();
+        stops && waits && self.writer.in_flight() == 0
     }
 
     fn say_cut(&mut self, blocks: u64) {

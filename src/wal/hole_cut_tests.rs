@@ -2,7 +2,7 @@
 //! nobody.
 
 use super::rig::{Disk, Rig, config};
-use super::{Config, State};
+use super::{Config, RepairRefusal, State};
 use crate::buffers::Buffers;
 use crate::limits::SEGMENT_HEADER;
 use crate::types::BlockNo;
@@ -94,6 +94,47 @@ fn repair(rig: &mut Rig, sound: &Disk, blocks: Range<usize>) {
     rig.pool.bytes_mut(buffer)[..bytes.len()].copy_from_slice(&bytes);
     rig.log.repair(buffer, &headers).expect("they chain");
     rig.run();
+}
+
+/// Blocks that are not known to be committed are taken only with the one that proves them; those
+/// of a log that parts from this one in there are told from those of another log.
+#[test]
+fn what_is_not_committed_is_proven_from_both_sides() {
+    let sound = stopped();
+    let all = first_segment(&sound);
+    let refused = |rig: &mut Rig, blocks: &[(usize, u64)]| {
+        let mut bytes = Vec::new();
+        let mut headers: Vec<BlockHeader> = Vec::new();
+        for (block, salt) in blocks {
+            let (at, mut header) = all[*block];
+            let mut one = sound.clone().segment(0)[at..at + header.padded_len()].to_vec();
+            header.max_timestamp += salt;
+            if let Some(last) = headers.last() {
+                header.prev_header_crc = last.header_crc;
+            }
+            header.header_crc = block::write_header(&mut one, &header);
+            bytes.extend(one);
+            headers.push(header);
+        }
+        let buffer = rig.pool.take(bytes.len()).expect("no limit");
+        rig.pool.bytes_mut(buffer)[..bytes.len()].copy_from_slice(&bytes);
+        let result = rig.log.repair(buffer, &headers);
+        rig.run();
+        result.err()
+    };
+    let mut rig = damaged(&sound, &[1, 2, 3, 4]);
+    rig.log.suspect(BlockNo(1));
+    rig.run();
+    // Block 1 is committed: it is taken, whatever comes behind it.
+    let others = [(1, 0), (2, 1), (3, 0), (4, 0)];
+    assert_eq!(refused(&mut rig, &others), None);
+    assert_eq!(rig.log.wanted().next().expect("more").from, BlockNo(2));
+    assert_eq!(refused(&mut rig, &[(2, 0)]), Some(RepairRefusal::NotWanted));
+    assert_eq!(refused(&mut rig, &others[1..]), Some(RepairRefusal::Parts));
+    assert_eq!(refused(&mut rig, &[(2, 0), (3, 0), (4, 0)]), None);
+    assert!(rig.log.faulty().is_empty());
+    rig.log.note_committed(BlockNo(BLOCKS));
+    assert_eq!(rig.log.sound_end(COMMITTED), BlockNo(BLOCKS));
 }
 
 /// A log with damage at 3 and 4 that is to be cut at 4: the block that would be its last is none

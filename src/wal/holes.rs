@@ -38,6 +38,17 @@ impl Hole {
     pub(super) fn from(&self) -> BlockNo {
         self.before.next
     }
+
+    /// Whether blocks of so many bytes up to its end, behind which comes what `tail` says, are
+    /// those that stood there.
+    pub(super) fn ends_with(&self, tail: &Tail, len: usize) -> bool {
+        let limit = self.position + len as u64;
+        let fits = match self.is_exact {
+            true => limit == self.limit,
+            false => limit <= self.limit,
+        };
+        fits && (tail.crc, tail.end_offset) == (self.behind, self.end_offset)
+    }
 }
 
 /// A range of blocks: first, end.

@@ -107,6 +107,12 @@ struct Blind {
     base_offset: Offset,
 }
 
+impl Blind {
+    fn has(&self, block: BlockNo) -> bool {
+        self.from <= block && block < self.end
+    }
+}
+
 impl Index {
     pub(super) fn new(start: LogStart) -> Index {
         Index {
@@ -184,15 +190,28 @@ impl Index {
         self.blind.extend(is_blind.then_some(blind));
     }
 
-    /// A damaged block was repaired: what it says of epochs is known now.
+    /// Whether the epoch of a block is not known because of damage.
+    pub(super) fn is_hidden(&self, block: BlockNo) -> bool {
+        self.blind.iter().any(|blind| blind.has(block)) && self.epoch_of(block).is_none()
+    }
+
+    /// A damaged block was repaired, or one that seemed so was read: what it says of epochs is
+    /// known now.
     pub(super) fn learn(&mut self, header: &BlockHeader) {
-        for blind in &mut self.blind {
-            if blind.from == header.block {
-                blind.from = header.block.next();
-                blind.base_offset = header.end_offset;
-            }
+        if let Some(at) = self.blind.iter().position(|blind| blind.has(header.block)) {
+            let blind = self.blind.swap_remove(at);
+            let before = Blind {
+                end: header.block,
+                ..blind
+            };
+            let behind = Blind {
+                from: header.block.next(),
+                base_offset: header.end_offset,
+                ..blind
+            };
+            let parts = [before, behind].into_iter();
+            self.blind.extend(parts.filter(|part| part.from < part.end));
         }
-        self.blind.retain(|blind| blind.from < blind.end);
         let at = self
             .epochs
             .partition_point(|(epoch, ..)| *epoch < header.epoch);
@@ -208,6 +227,20 @@ impl Index {
             }
             _ => {}
         }
+        let mut hides = self.blind.iter().map(|blind| self.begins_in(blind));
+        let hides: Vec<bool> = hides.by_ref().collect();
+        let mut hides = hides.into_iter();
+        self.blind.retain(|_| hides.next().unwrap_or(true));
+    }
+
+    /// Whether an epoch begins among these blocks, as far as is known.
+    fn begins_in(&self, blind: &Blind) -> bool {
+        let before = blind.from.previous().and_then(|block| self.epoch_of(block));
+        let behind = match blind.end >= self.tail.next {
+            true => Some(self.tail.epoch),
+            false => self.epoch_of(blind.end),
+        };
+        before.is_none() || before != behind
     }
 
     /// A block of the log, in the order of blocks: it may begin an epoch.
@@ -308,8 +341,16 @@ impl Index {
     }
 
     pub(super) fn epoch_of(&self, block: BlockNo) -> Option<Epoch> {
-        let hides = |blind: &Blind| blind.from <= block && block < blind.end;
-        if block >= self.tail.next || self.blind.iter().any(hides) {
+        if block >= self.tail.next {
+            return None;
+        }
+        if let Some(held) = self.held(block) {
+            return Some(held.epoch);
+        }
+        if block.next() == self.tail.next {
+            return Some(self.tail.epoch);
+        }
+        if self.blind.iter().any(|blind| blind.has(block)) {
             return None;
         }
         if block < self.start.block {
@@ -421,6 +462,9 @@ impl Index {
             .truncate(usize::try_from(kept).unwrap_or(usize::MAX));
         self.spots.split_off(&tail.next);
         self.blind.retain(|blind| blind.from < tail.next);
+        for blind in &mut self.blind {
+            blind.end = blind.end.min(tail.next);
+        }
         // What is known of a segment that was cut is still a bound.
         self.latest.split_off(&tail.next);
         self.cursors.retain(|(spot, _)| spot.block < tail.next);

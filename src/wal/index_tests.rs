@@ -236,3 +236,43 @@ fn the_first_epoch_hides_no_other() {
     let common = index.common(Epoch(1), Offset(61), Offset(90));
     assert_eq!(common, Common::Same);
 }
+
+/// What is read within damage says what it knows of epochs; what is cut hides no later block.
+#[test]
+fn what_is_read_within_damage_is_known() {
+    let header = |epoch, block: u64| BlockHeader {
+        epoch: Epoch(epoch),
+        block: BlockNo(block),
+        base_offset: Offset(10 * block),
+        end_offset: Offset(10 * block + 10),
+        ..BlockHeader::default()
+    };
+    let tail = |epoch, next: u64| Tail {
+        next: BlockNo(next),
+        end_offset: Offset(10 * next),
+        epoch: Epoch(epoch),
+        crc: 0,
+        tick: Tick(0),
+    };
+    let mut index = Index::new(LogStart::default());
+    index.note_epoch(&header(1, 0));
+    index.note_blind((BlockNo(4), Offset(40)), BlockNo(9), true);
+    index.skip_to(tail(3, 12));
+    index.note_epoch(&header(3, 9));
+    let epochs = |index: &Index| -> Vec<u32> {
+        let blocks = (3..10).map(|block| index.epoch_of(BlockNo(block)));
+        blocks
+            .map(|epoch| epoch.map_or(0, |epoch| epoch.0))
+            .collect()
+    };
+    assert_eq!(epochs(&index), [1, 0, 0, 0, 0, 0, 3]);
+    assert!(index.is_hidden(BlockNo(4)) && !index.is_hidden(BlockNo(3)));
+    index.learn(&header(1, 6));
+    assert_eq!(epochs(&index), [1, 1, 1, 1, 0, 0, 3]);
+    index.cut(tail(1, 8));
+    index.skip_to(tail(4, 12));
+    index.note_epoch(&header(4, 8));
+    assert_eq!(epochs(&index), [1, 1, 1, 1, 0, 4, 4]);
+    index.learn(&header(1, 7));
+    assert!(!index.is_hidden(BlockNo(7)));
+}

@@ -43,6 +43,8 @@ pub(super) struct Inspection {
     seen_head: bool,
     pub(super) is_head_damaged: bool,
     pub(super) holes: Vec<Hole>,
+    /// Headers that are sound, of blocks whose epoch was not known because of damage.
+    pub(super) learned: Vec<BlockHeader>,
 }
 
 impl Inspection {
@@ -66,6 +68,7 @@ impl Inspection {
             seen_head: false,
             is_head_damaged: false,
             holes: Vec::new(),
+            learned: Vec::new(),
         }
     }
 
@@ -134,6 +137,8 @@ impl Inspection {
             if !reader.covers(file, position, padded, len) {
                 return false;
             }
+            self.learned
+                .extend(index.is_hidden(header.block).then_some(header));
             if is_sound(reader.bytes(position, buffers), &header) {
                 self.position += padded as u64;
                 self.tail = Tail::behind(&header);

@@ -295,9 +295,8 @@ impl Log {
             if let Some(op) = self.scrub_for_cut(buffers) {
                 return Some(op);
             }
-            self.give_up_cut();
         }
-        if self.cut.is_some() {
+        if self.cut.is_some() && !self.gives_up_cut() {
             let op = self.cut_op(buffers);
             if op.is_some() || self.cut.is_some() {
                 return op;

@@ -88,7 +88,8 @@ impl Log {
 
     /// Takes blocks for the place of damaged ones. They lie in `buffer` as on the disk, from its
     /// start on, and each is sound by itself; the buffer is the log's from now on unless it refuses
-    /// them.
+    /// them. What is not known to be committed is taken only together with the last block of the
+    /// damage, which proves that all are those that stood here.
     pub fn repair(
         &mut self,
         buffer: BufferId,
@@ -104,12 +105,25 @@ impl Log {
             return Err(RepairRefusal::NotWanted);
         }
         // More than the hole may have come.
-        let headers: Vec<BlockHeader> = headers
+        let mut headers: Vec<BlockHeader> = headers
             .iter()
             .take_while(|header| header.block < hole.end)
             .copied()
             .collect();
-        let (tail, len) = chained(&hole, &headers).ok_or(RepairRefusal::Differs)?;
+        let (mut tail, mut len) = chained(&hole, &headers).ok_or(RepairRefusal::Differs)?;
+        let comes_to_end = tail.next == hole.end;
+        let proven = comes_to_end && hole.ends_with(&tail, len);
+        if !proven {
+            let committed = self.known_committed();
+            headers.retain(|header| header.block < committed);
+            (tail, len) = chained(&hole, &headers).expect("a part of a chain");
+        }
+        if headers.is_empty() {
+            return Err(match comes_to_end {
+                true => RepairRefusal::Parts,
+                false => RepairRefusal::NotWanted,
+            });
+        }
         let misplaced =
             |header: &&BlockHeader| header.first_in_segment && header.block != hole.segment;
         if let Some(header) = headers.iter().find(misplaced) {
@@ -124,11 +138,7 @@ impl Log {
         }
         let limit = hole.position + len as u64;
         let whole = tail.next == hole.end;
-        let fits = match whole && hole.is_exact {
-            true => limit == hole.limit,
-            false => limit <= hole.limit,
-        };
-        if !fits || whole && (tail.crc, tail.end_offset) != (hole.behind, hole.end_offset) {
+        if limit > hole.limit || whole && !proven {
             return Err(RepairRefusal::Differs);
         }
         let segment = self.segments.starting_at(hole.segment);

@@ -145,8 +145,11 @@ pub enum Health {
 pub enum RepairRefusal {
     /// Nothing is damaged there, or the log is busy or closed.
     NotWanted,
-    /// They do not chain to the sound blocks before and behind: the sender's log is another one.
+    /// They do not chain to the sound block before: the sender's log is another one.
     Differs,
+    /// They chain to it, and their last one is not the one that stood here: the logs part among
+    /// the damaged blocks.
+    Parts,
 }
 
 /// Why recovery refuses a log. Its files are as they were.

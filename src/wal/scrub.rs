@@ -318,6 +318,8 @@ impl Log {
         if inspection.is_head_damaged {
             self.scrub.target = Target::Header(inspection.file(), None, base);
         }
+        let learned = inspection.learned.iter();
+        learned.for_each(|header| self.index.learn(header));
         let news = self.holes.inspected(base, end, inspection.holes);
         for hole in &news {
             self.say_damage(hole);
