@@ -96,19 +96,23 @@ fn repair(rig: &mut Rig, sound: &Disk, blocks: Range<usize>) {
     rig.run();
 }
 
-/// Blocks that are not known to be committed are taken only with the one that proves them; those
-/// of a log that parts from this one in there are told from those of another log.
+/// Blocks that are not known to be committed are taken only with what proves them; those of a log
+/// that parts from this one in there are told from other bytes of the same epoch.
 #[test]
 fn what_is_not_committed_is_proven_from_both_sides() {
     let sound = stopped();
     let all = first_segment(&sound);
-    let refused = |rig: &mut Rig, blocks: &[(usize, u64)]| {
+    const SAME: (u64, u32) = (0, 0);
+    const OTHER_BYTES: (u64, u32) = (1, 0);
+    const NEXT_EPOCH: (u64, u32) = (0, 1);
+    let refused = |rig: &mut Rig, blocks: &[(usize, (u64, u32))]| {
         let mut bytes = Vec::new();
         let mut headers: Vec<BlockHeader> = Vec::new();
-        for (block, salt) in blocks {
+        for (block, (later, epochs)) in blocks {
             let (at, mut header) = all[*block];
             let mut one = sound.clone().segment(0)[at..at + header.padded_len()].to_vec();
-            header.max_timestamp += salt;
+            header.max_timestamp += later;
+            header.epoch.0 += epochs;
             if let Some(last) = headers.last() {
                 header.prev_header_crc = last.header_crc;
             }
@@ -126,12 +130,18 @@ fn what_is_not_committed_is_proven_from_both_sides() {
     rig.log.suspect(BlockNo(1));
     rig.run();
     // Block 1 is committed: it is taken, whatever comes behind it.
-    let others = [(1, 0), (2, 1), (3, 0), (4, 0)];
+    let others = [(1, SAME), (2, NEXT_EPOCH), (3, NEXT_EPOCH), (4, NEXT_EPOCH)];
     assert_eq!(refused(&mut rig, &others), None);
     assert_eq!(rig.log.wanted().next().expect("more").from, BlockNo(2));
-    assert_eq!(refused(&mut rig, &[(2, 0)]), Some(RepairRefusal::NotWanted));
+    let not_wanted = Some(RepairRefusal::NotWanted);
+    assert_eq!(refused(&mut rig, &others[1..3]), not_wanted);
     assert_eq!(refused(&mut rig, &others[1..]), Some(RepairRefusal::Parts));
-    assert_eq!(refused(&mut rig, &[(2, 0), (3, 0), (4, 0)]), None);
+    let bytes = [(2, OTHER_BYTES), (3, SAME), (4, SAME)];
+    assert_eq!(refused(&mut rig, &bytes), Some(RepairRefusal::Differs));
+    // One leader made it and what stands behind the damage.
+    assert_eq!(refused(&mut rig, &[(2, SAME)]), None);
+    assert_eq!(rig.log.wanted().next().expect("more").from, BlockNo(3));
+    assert_eq!(refused(&mut rig, &[(3, SAME), (4, SAME)]), None);
     assert!(rig.log.faulty().is_empty());
     rig.log.note_committed(BlockNo(BLOCKS));
     assert_eq!(rig.log.sound_end(COMMITTED), BlockNo(BLOCKS));

@@ -12,7 +12,7 @@ use super::log::Log;
 use super::op::{DEVICE_MEND, DiskOp};
 use super::output::{Health, Output, RepairRefusal, State};
 use crate::buffers::Buffers;
-use crate::types::{BlockNo, BufferId, FileId};
+use crate::types::{BlockNo, BufferId, Epoch, FileId};
 use crate::wire::block::BlockHeader;
 use crate::wire::segment;
 
@@ -86,10 +86,19 @@ impl Log {
         !self.is_guarded() && (self.cut.is_none() || self.cut_waits())
     }
 
+    /// Epoch of the block behind a hole; 0 if it is not known.
+    fn epoch_behind(&self, hole: &Hole) -> Epoch {
+        match hole.end >= self.index.tail.next {
+            true => self.index.tail.epoch,
+            false => self.index.epoch_of(hole.end).unwrap_or_default(),
+        }
+    }
+
     /// Takes blocks for the place of damaged ones. They lie in `buffer` as on the disk, from its
     /// start on, and each is sound by itself; the buffer is the log's from now on unless it refuses
-    /// them. What is not known to be committed is taken only together with the last block of the
-    /// damage, which proves that all are those that stood here.
+    /// them. What is not known to be committed is taken only if it is proven to be what stood here:
+    /// by the last block of the damage, or as one of them is of the epoch of the block behind it,
+    /// for one epoch is of one leader and so of one log.
     pub fn repair(
         &mut self,
         buffer: BufferId,
@@ -112,16 +121,21 @@ impl Log {
             .collect();
         let (mut tail, mut len) = chained(&hole, &headers).ok_or(RepairRefusal::Differs)?;
         let comes_to_end = tail.next == hole.end;
-        let proven = comes_to_end && hole.ends_with(&tail, len);
+        let one_leader = tail.epoch == self.epoch_behind(&hole);
+        let proven = match comes_to_end {
+            true => hole.ends_with(&tail, len),
+            false => one_leader,
+        };
         if !proven {
             let committed = self.known_committed();
             headers.retain(|header| header.block < committed);
             (tail, len) = chained(&hole, &headers).expect("a part of a chain");
         }
         if headers.is_empty() {
-            return Err(match comes_to_end {
-                true => RepairRefusal::Parts,
-                false => RepairRefusal::NotWanted,
+            return Err(match (comes_to_end, one_leader) {
+                (false, _) => RepairRefusal::NotWanted,
+                (true, false) => RepairRefusal::Parts,
+                (true, true) => RepairRefusal::Differs,
             });
         }
         let misplaced =
