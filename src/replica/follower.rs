@@ -476,6 +476,18 @@ impl Follower {
         }
     }
 
+    /// Whether the leader of this epoch, which is open, is at the other end of a connection.
+    pub(super) fn is_led_by(&self, connection: ConnectionId) -> bool {
+        let open = self.led == self.epoch && self.epoch.0 > 0;
+        open && self.following == Some(connection)
+    }
+
+    /// Everything from `end` on goes, and no run waits for that.
+    pub(super) fn gave_way(&mut self, end: BlockNo) {
+        self.forget_arrived(end);
+        self.verified_end = self.verified_end.min(end);
+    }
+
     /// What arrived past `end` will never become durable; its buffers are free with the writes.
     fn forget_arrived(&mut self, end: BlockNo) {
         let gone: Vec<Arrived> = self

@@ -51,6 +51,8 @@ struct Asked {
     peer: NodeId,
     first: BlockNo,
     until: Time,
+    /// Whoever was asked led this epoch, and had opened it.
+    leads: bool,
 }
 
 /// Repairs under way.
@@ -123,6 +125,7 @@ impl Replica {
             peer,
             first: wanted.first,
             until: now.plus_us(self.state.config.rpc_timeout_us),
+            leads: self.follower.is_led_by(connection),
         });
     }
 
@@ -159,7 +162,7 @@ impl Replica {
             self.state.notice(Message::DamageStays, text);
         }
         if let Some(leader) = &mut self.leader {
-            leader.lead_anew(now, first, &mut self.state);
+            leader.lead_anew(now, first, asked, &mut self.state);
         }
     }
 
@@ -212,16 +215,22 @@ impl Replica {
         })
     }
 
-    /// Whether the blocks of the last [`Verdict::Repair`] are of the leader of this epoch, and
-    /// those that they were asked for are not committed.
+    /// Whether the blocks of the last [`Verdict::Repair`] are of the log of the leader of this
+    /// epoch, which it had opened when it was asked, and those that they were asked for are not
+    /// committed.
     pub fn may_give_way(&self) -> bool {
         let of_leader = |asked: &Asked| {
-            let follows = self.follower.following == Some(asked.connection);
-            follows && asked.first >= self.state.high_watermark
+            let follows = self.follower.is_led_by(asked.connection);
+            follows && asked.leads && asked.first >= self.state.high_watermark
         };
         !self.state.config.mesh
             && !self.leads()
             && self.mending.asked.as_ref().is_some_and(of_leader)
+    }
+
+    /// What this follower holds from `end` on gives way to its leader's.
+    pub fn gave_way(&mut self, end: BlockNo) {
+        self.follower.gave_way(end);
     }
 
     /// What came of the run of the last [`Verdict::Repair`].

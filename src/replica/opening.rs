@@ -469,19 +469,33 @@ impl Leader {
     }
 
     /// The own block, which nobody who was asked can give, is damaged. A leader that has not
-    /// committed it commits nothing any more; if enough others lack it, it opens another epoch,
-    /// before which the damaged end is given up.
-    pub(super) fn lead_anew(&mut self, now: Time, damaged: BlockNo, state: &mut State) {
-        let stuck = self.is_open() && damaged >= state.high_watermark;
-        if !stuck || !self.was_never_committed(damaged, state) {
+    /// committed it commits nothing any more. If enough others lack it, it opens another epoch,
+    /// before which the damaged end is given up; else, if all others were asked, one of them may
+    /// lead.
+    pub(super) fn lead_anew(
+        &mut self,
+        now: Time,
+        damaged: BlockNo,
+        asked: usize,
+        state: &mut State,
+    ) {
+        let settles = self.phase == Phase::Settling;
+        if damaged < state.high_watermark || !self.is_open() && !settles {
             return;
         }
-        let why = format!("its block {damaged} is damaged, and nobody else can hold it");
-        if state.config.electing {
-            self.step_down(now, state, &why);
-            state.election.wait_shortly(now);
-        } else {
-            self.reopen(now, self.epoch, state, &why);
+        let why = format!("its block {damaged} is damaged, and nobody who was asked has it");
+        match (
+            self.was_never_committed(damaged, state),
+            state.config.electing,
+        ) {
+            (true, _) if settles => {}
+            (true, true) => {
+                self.step_down(now, state, &why);
+                state.election.wait_shortly(now);
+            }
+            (true, false) => self.reopen(now, self.epoch, state, &why),
+            (false, true) if asked == self.links.len() => self.step_down(now, state, &why),
+            (false, _) => {}
         }
     }
 

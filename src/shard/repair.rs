@@ -93,6 +93,7 @@ impl Shard {
         }
         self.note_cut(from, "they are damaged, and no other member can hold them");
         self.log.cut(from);
+        self.replica.gave_way(from);
         let view = View::new(&self.log, &self.stash);
         self.replica.tail_cut(now, &view);
     }
@@ -131,6 +132,7 @@ impl Shard {
         let epoch = self.replica.epoch();
         self.note_cut(first, &format!("epoch {epoch} has others there"));
         self.log.cut(first);
+        self.replica.gave_way(first);
         true
     }
 

@@ -121,22 +121,22 @@ impl Log {
             .collect();
         let (mut tail, mut len) = chained(&hole, &headers).ok_or(RepairRefusal::Differs)?;
         let comes_to_end = tail.next == hole.end;
-        let one_leader = tail.epoch == self.epoch_behind(&hole);
-        let proven = match comes_to_end {
-            true => hole.ends_with(&tail, len),
-            false => one_leader,
-        };
+        let proven = comes_to_end && hole.ends_with(&tail, len);
         if !proven {
+            let behind = self.epoch_behind(&hole);
+            let refusal = unproven(comes_to_end, (tail.epoch, behind));
+            let one_leader = match refusal {
+                RepairRefusal::Differs => None,
+                _ => headers.iter().rposition(|header| header.epoch == behind),
+            };
+            let of_one_leader = one_leader.map_or(0, |last| last + 1);
             let committed = self.known_committed();
-            headers.retain(|header| header.block < committed);
+            let committed = headers.partition_point(|header| header.block < committed);
+            headers.truncate(committed.max(of_one_leader));
+            if headers.is_empty() {
+                return Err(refusal);
+            }
             (tail, len) = chained(&hole, &headers).expect("a part of a chain");
-        }
-        if headers.is_empty() {
-            return Err(match (comes_to_end, one_leader) {
-                (false, _) => RepairRefusal::NotWanted,
-                (true, false) => RepairRefusal::Parts,
-                (true, true) => RepairRefusal::Differs,
-            });
         }
         let misplaced =
             |header: &&BlockHeader| header.first_in_segment && header.block != hole.segment;
@@ -248,6 +248,17 @@ impl Log {
                  {DEVICE_MEND}"
             )),
         }
+    }
+}
+
+/// What blocks are that nothing proves to have stood here, by the epoch of the last one and that of
+/// the block behind the damage: epochs never fall along a log.
+fn unproven(comes_to_end: bool, (last, behind): (Epoch, Epoch)) -> RepairRefusal {
+    match comes_to_end {
+        true if last == behind => RepairRefusal::Differs,
+        true => RepairRefusal::Parts,
+        false if behind.0 > 0 && last > behind => RepairRefusal::Parts,
+        false => RepairRefusal::NotWanted,
     }
 }
 
