@@ -162,7 +162,7 @@ impl Index {
     /// Recovery goes on behind damaged blocks, at `tail`: of what lies before, memory knows no
     /// headers, nor how late their records are. If they may hold the beginning of an epoch it is
     /// not known which.
-    pub(super) fn skip_damage(&mut self, from: BlockNo, tail: Tail, epoch_before: Epoch) {
+    pub(super) fn skip_damage(&mut self, from: BlockNo, tail: Tail) {
         self.held.clear();
         let base_offset = self.tail.end_offset;
         let segment = self.latest.range(..=from).next_back();
@@ -170,24 +170,26 @@ impl Index {
         self.latest
             .retain(|base, _| *base < segment || *base >= tail.next);
         self.tail = tail;
-        let is_blind = epoch_before != tail.epoch;
-        self.note_blind((from, base_offset), tail.next, is_blind);
+        self.note_blind((from, base_offset), tail.next, tail.epoch);
     }
 
-    /// The blocks of a range, whose first record is the one at the offset, are damaged; if
-    /// `is_blind` an epoch begins among them.
+    /// The blocks of a range, whose first record is the one at the offset, are damaged; the epoch
+    /// of the last of them, or of the block behind, is `behind`. One that was not seen before
+    /// begins among them, or among others that are damaged.
     pub(super) fn note_blind(
         &mut self,
         (from, base_offset): (BlockNo, Offset),
         end: BlockNo,
-        is_blind: bool,
+        behind: Epoch,
     ) {
         let blind = Blind {
             from,
             end,
             base_offset,
         };
-        self.blind.extend(is_blind.then_some(blind));
+        let before = self.epochs.back().map(|(epoch, ..)| *epoch);
+        let is_known = before.unwrap_or(self.start.prev_epoch) == behind;
+        self.blind.extend((!is_known).then_some(blind));
     }
 
     /// Whether the epoch of a block is not known because of damage.

@@ -181,7 +181,7 @@ fn a_reader_within_damage_is_not_told_that_it_parted() {
         ..BlockHeader::default()
     };
     index.note_epoch(&header(1, 0, 0));
-    index.note_blind((BlockNo(4), Offset(40)), BlockNo(9), true);
+    index.note_blind((BlockNo(4), Offset(40)), BlockNo(9), Epoch(3));
     index.skip_to(Tail {
         next: BlockNo(9),
         end_offset: Offset(90),
@@ -218,7 +218,7 @@ fn a_reader_within_damage_is_not_told_that_it_parted() {
 #[test]
 fn the_first_epoch_hides_no_other() {
     let mut index = Index::new(LogStart::default());
-    index.note_blind((BlockNo(0), Offset(0)), BlockNo(9), true);
+    index.note_blind((BlockNo(0), Offset(0)), BlockNo(9), Epoch(1));
     index.skip_to(Tail {
         next: BlockNo(9),
         end_offset: Offset(90),
@@ -256,7 +256,7 @@ fn what_is_read_within_damage_is_known() {
     };
     let mut index = Index::new(LogStart::default());
     index.note_epoch(&header(1, 0));
-    index.note_blind((BlockNo(4), Offset(40)), BlockNo(9), true);
+    index.note_blind((BlockNo(4), Offset(40)), BlockNo(9), Epoch(3));
     index.skip_to(tail(3, 12));
     index.note_epoch(&header(3, 9));
     let epochs = |index: &Index| -> Vec<u32> {
@@ -275,4 +275,39 @@ fn what_is_read_within_damage_is_known() {
     assert_eq!(epochs(&index), [1, 1, 1, 1, 0, 4, 4]);
     index.learn(&header(1, 7));
     assert!(!index.is_hidden(BlockNo(7)));
+}
+
+/// An epoch that begins in one damaged range hides the blocks of the next one too, as nothing of it
+/// was seen: no block counts as one of an older epoch.
+#[test]
+fn damage_next_to_damage_is_no_older_epoch() {
+    let tail = |epoch, next: u64| Tail {
+        next: BlockNo(next),
+        end_offset: Offset(10 * next),
+        epoch: Epoch(epoch),
+        crc: 0,
+        tick: Tick(0),
+    };
+    let header = |epoch, block: u64| BlockHeader {
+        epoch: Epoch(epoch),
+        block: BlockNo(block),
+        base_offset: Offset(10 * block),
+        end_offset: Offset(10 * block + 10),
+        ..BlockHeader::default()
+    };
+    let mut index = Index::new(LogStart::default());
+    index.note_epoch(&header(1, 0));
+    index.skip_to(tail(1, 5));
+    index.skip_damage(BlockNo(5), tail(2, 9));
+    index.skip_damage(BlockNo(9), tail(2, 11));
+    index.note_epoch(&header(2, 11));
+    index.skip_to(tail(2, 14));
+    for block in 5..11 {
+        assert_eq!(index.epoch_of(BlockNo(block)), None, "{block}");
+    }
+    assert_eq!(index.epoch_of(BlockNo(4)), Some(Epoch(1)));
+    index.learn(&header(2, 8));
+    index.learn(&header(2, 9));
+    assert_eq!(index.epoch_of(BlockNo(10)), Some(Epoch(2)));
+    assert_eq!(index.epoch_of(BlockNo(7)), None);
 }

@@ -252,12 +252,11 @@ impl Log {
 }
 
 /// What blocks are that nothing proves to have stood here, by the epoch of the last one and that of
-/// the block behind the damage: epochs never fall along a log.
+/// the block behind the damage. Only blocks up to its end show that the logs part.
 fn unproven(comes_to_end: bool, (last, behind): (Epoch, Epoch)) -> RepairRefusal {
     match comes_to_end {
         true if last == behind => RepairRefusal::Differs,
         true => RepairRefusal::Parts,
-        false if behind.0 > 0 && last > behind => RepairRefusal::Parts,
         false => RepairRefusal::NotWanted,
     }
 }

@@ -223,7 +223,7 @@ fn a_search_by_time_passes_no_segment_with_damage() {
     let mut index = Index::new(LogStart::default());
     for (header, position) in headers.iter().zip((SEGMENT_HEADER as u64..).step_by(4096)) {
         match header.block {
-            BlockNo(1) => index.skip_damage(BlockNo(1), Tail::behind(header), header.epoch),
+            BlockNo(1) => index.skip_damage(BlockNo(1), Tail::behind(header)),
             _ => index.push(header, BlockNo(0), position),
         }
     }

@@ -44,8 +44,8 @@ impl Scan {
         self.note((at, position), from, first);
         self.phase = match mark {
             Some(mark) => {
-                let blind = mark.header.epoch != tail.epoch;
-                self.layout.index.note_blind(begins, first, blind);
+                let behind = mark.header.epoch;
+                self.layout.index.note_blind(begins, first, behind);
                 let tail = Tail {
                     next: first,
                     end_offset: mark.header.base_offset,
@@ -59,8 +59,8 @@ impl Scan {
                 return Err(refuse(&behind, 0, next.base_block, rule));
             }
             None => {
-                let blind = next.prev_epoch != tail.epoch;
-                self.layout.index.note_blind(begins, first, blind);
+                let behind = next.prev_epoch;
+                self.layout.index.note_blind(begins, first, behind);
                 Phase::Trust(at + 1, None)
             }
         };
@@ -100,7 +100,7 @@ impl Scan {
             }
             self.note((at, position), from, next.base_block);
             let tail = Tail::before(&next);
-            self.layout.index.skip_damage(from, tail, before.epoch);
+            self.layout.index.skip_damage(from, tail);
             // The next segment begins with a snapshot of the producers, if there are any.
             self.producers = Producers::new(buffer_len(&self.config));
             self.kept = at + 1;
