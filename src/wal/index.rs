@@ -229,10 +229,8 @@ impl Index {
             }
             _ => {}
         }
-        let mut hides = self.blind.iter().map(|blind| self.begins_in(blind));
-        let hides: Vec<bool> = hides.by_ref().collect();
-        let mut hides = hides.into_iter();
-        self.blind.retain(|_| hides.next().unwrap_or(true));
+        let hides = self.blind.iter().filter(|blind| self.begins_in(blind));
+        self.blind = hides.copied().collect();
     }
 
     /// Whether an epoch begins among these blocks, as far as is known.

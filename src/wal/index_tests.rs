@@ -240,20 +240,6 @@ fn the_first_epoch_hides_no_other() {
 /// What is read within damage says what it knows of epochs; what is cut hides no later block.
 #[test]
 fn what_is_read_within_damage_is_known() {
-    let header = |epoch, block: u64| BlockHeader {
-        epoch: Epoch(epoch),
-        block: BlockNo(block),
-        base_offset: Offset(10 * block),
-        end_offset: Offset(10 * block + 10),
-        ..BlockHeader::default()
-    };
-    let tail = |epoch, next: u64| Tail {
-        next: BlockNo(next),
-        end_offset: Offset(10 * next),
-        epoch: Epoch(epoch),
-        crc: 0,
-        tick: Tick(0),
-    };
     let mut index = Index::new(LogStart::default());
     index.note_epoch(&header(1, 0));
     index.note_blind((BlockNo(4), Offset(40)), BlockNo(9), Epoch(3));
@@ -281,20 +267,6 @@ fn what_is_read_within_damage_is_known() {
 /// was seen: no block counts as one of an older epoch.
 #[test]
 fn damage_next_to_damage_is_no_older_epoch() {
-    let tail = |epoch, next: u64| Tail {
-        next: BlockNo(next),
-        end_offset: Offset(10 * next),
-        epoch: Epoch(epoch),
-        crc: 0,
-        tick: Tick(0),
-    };
-    let header = |epoch, block: u64| BlockHeader {
-        epoch: Epoch(epoch),
-        block: BlockNo(block),
-        base_offset: Offset(10 * block),
-        end_offset: Offset(10 * block + 10),
-        ..BlockHeader::default()
-    };
     let mut index = Index::new(LogStart::default());
     index.note_epoch(&header(1, 0));
     index.skip_to(tail(1, 5));
@@ -310,4 +282,26 @@ fn damage_next_to_damage_is_no_older_epoch() {
     index.learn(&header(2, 9));
     assert_eq!(index.epoch_of(BlockNo(10)), Some(Epoch(2)));
     assert_eq!(index.epoch_of(BlockNo(7)), None);
+}
+
+/// A block of ten records.
+fn header(epoch: u32, block: u64) -> BlockHeader {
+    BlockHeader {
+        epoch: Epoch(epoch),
+        block: BlockNo(block),
+        base_offset: Offset(10 * block),
+        end_offset: Offset(10 * block + 10),
+        ..BlockHeader::default()
+    }
+}
+
+/// What comes behind such blocks.
+fn tail(epoch: u32, next: u64) -> Tail {
+    Tail {
+        next: BlockNo(next),
+        end_offset: Offset(10 * next),
+        epoch: Epoch(epoch),
+        crc: 0,
+        tick: Tick(0),
+    }
 }
